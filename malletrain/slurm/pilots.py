@@ -38,11 +38,8 @@ _WORDS = {
 
 def end_state(row: TaskRecord | None) -> PilotEnd:
     """How the task stands, from its row in `squeue -t all`: PENDING, RUNNING (it may leave its node just now), or how
-    it ended. None: Slurm shows no such task (any more, MinJobAge).
-
-    Preemption is known by PreemptTime alone. A payload that exits 0 on SIGTERM leaves COMPLETED, one that exits 143
-    FAILED, and only one that ignores it PREEMPTED (measured, 22.05).
-    """
+    it ended. Preemption is known by PreemptTime alone: a payload that exits 0 on SIGTERM leaves COMPLETED, one that
+    exits 143 FAILED, and only one that ignores it PREEMPTED (measured, 22.05)."""
     if row is None:
         return PilotEnd(SlurmState.UNKNOWN, detail="Slurm no longer knows this task")
     state = job_state(row.state)
@@ -129,8 +126,7 @@ def changed_by_slurm(
     plug-in may rewrite updates too (job_submit.lua: slurm_job_modify)."""
     found = list(faults(row, harvest, uid))
     if set(_expanded(row.required_nodes)) != set(nodes):
-        what = "node is" if len(nodes) == 1 else "nodes are"
-        found.append(f"its {what} {row.required_nodes or 'not given'}, not {','.join(nodes)}")
+        found.append(f"it is pinned to {row.required_nodes or 'no node'}, not to {','.join(nodes)}")
     if len(nodes) > 1 and row.node_count != len(nodes):
         found.append(f"it asks for {row.node_count} nodes, not {len(nodes)}")
     if row.time_limit_s is None or row.time_limit_s > 60.0 * minutes:

@@ -61,11 +61,8 @@ LOG_MODE = 0o600
 
 
 class AuditLog:
-    """The actuator's own record of every act: JSON lines, only ever appended to `path`. `now`: Unix seconds.
-
-    Each order leaves one line an action before it is carried out and one after, so that a crash in between shows. The
-    file is opened for each order: logrotate may move it away at any moment.
-    """
+    """The actuator's own record of every act: JSON lines, one before and one after it, only ever appended to `path`,
+    which is opened for each order: logrotate may move it away at any moment. `now`: Unix seconds."""
 
     def __init__(self, path: Path, now: Callable[[], float]) -> None:
         """Open the file once, so that a place that cannot be written to is found at the start. Raises `InvalidInput`:
@@ -185,8 +182,7 @@ class Actuator:
         self._cancels.take(min(len(counted), room), now)
         beyond = set(counted[room:])
         done = iter(cluster.take_back([stray for stray in strays if stray.job not in beyond]))
-        why = f"{REFUSED}: more than {self._bounds.cancels_per_hour} tasks cancelled in an hour"
-        refused = Outcome(False, f"{why} (actuator.cancels_per_hour)")
+        refused = Outcome(False, f"{REFUSED}: more than {self._bounds.cancels_per_hour} tasks cancelled in an hour")
         return [refused if stray.job in beyond else next(done) for stray in strays]
 
     def _refuse(self, line: bytes, why: str) -> ActuatorReply:

@@ -1,9 +1,6 @@
-"""The queue as our own `squeue` calls print it.
-
-Names, accounts without accounting, comments: a user may put any byte there, line ends and separators too. So each
-row begins with a mark that the caller makes up anew for each call (so no job's name can contain it),
-fields that only Slurm writes are parted by the ASCII unit separator, and free text comes last, behind the mark again.
-"""
+"""The queue as our own `squeue` calls print it. A user may put any byte into names, comments and, without accounting,
+accounts: so each row begins with a mark made up anew for each call, fields that only Slurm writes are parted by the
+ASCII unit separator, and free text comes last, behind the mark again."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """What `scontrol show ...` prints as text, on one line a record (`-o`) or on several.
 
-A value may hold spaces, and some may hold anything (a job's name, a reason), so a line cannot be split into words.
-Fields are looked up by key instead; the first occurrence counts, because free text comes last in every record but a
-job's (whose name, written by its owner, comes early: nothing that decides reads a job from here, see queue.py).
+Some values may hold anything (a job's name, a reason), so fields are looked up by key. The first occurrence counts:
+free text comes last in every record but a job's, and nothing that decides reads a job from here (see squeue.py).
 """
 
 from __future__ import annotations
@@ -51,12 +50,7 @@ def records(text: str, first_key: str) -> Iterator[str]:
 
 def word(record: str, key: str) -> str:
     """The value of `key` up to the next space; empty when there is no such key or Slurm says so (`(null)`)."""
-    at = record.find(f" {key}=")
-    if at < 0:
-        return ""
-    start = at + len(key) + 2
-    end = record.find(" ", start)
-    value = record[start:] if end < 0 else record[start:end]
+    value = record.partition(f" {key}=")[2].partition(" ")[0]
     return "" if value in scalars.ABSENT else value
 
 
@@ -68,21 +62,15 @@ def _state(record: str) -> str:
 
 def phrase(record: str, key: str) -> str:
     """The value of `key` up to the next key: for values that hold spaces."""
-    at = record.find(f" {key}=")
-    if at < 0:
-        return ""
-    start = at + len(key) + 2
-    match = _NEXT_KEY.search(record, start)
-    return scalars.text_or_empty(record[start:] if match is None else record[start : match.start()])
+    value = record.partition(f" {key}=")[2]
+    return scalars.text_or_empty(_NEXT_KEY.split(value, maxsplit=1)[0])
 
 
 def nodes(text: str, known: dict[str, NodeRecord] | None = None) -> list[NodeRecord]:
-    """`scontrol show node [-o]`.
+    """`scontrol show node [-o]`. Raises `InvalidInput`: a record without a name or a state: half an answer.
 
-    `known`: the rows of the answer before, by their record; those that stand again are not read again, and it is left
-    with the rows of this one. slurmctld hears of a node's load and memory every SlurmdTimeout/3 (100 s), so most
-    records are the same at the next tick. Raises `InvalidInput`: a record without a name or a state: half an answer,
-    or another command's."""
+    `known`: the rows of the answer before, by their record; it is left with those of this one. Most are the same at
+    the next tick: slurmctld hears of a node's load every SlurmdTimeout/3 (100 s)."""
     before = {} if known is None else known
     found = [(record, before.get(record) or _node(record)) for record in records(text, "NodeName")]
     if known is not None:

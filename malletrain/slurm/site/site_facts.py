@@ -6,6 +6,7 @@ import os
 import pwd
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -95,9 +96,8 @@ class PartitionFacts:
 
     def admits(self, what: str, name: str) -> bool:
         """Whether jobs of this account or QOS may run here: beside a list of those that may, others do not count."""
-        if allowed := self.allowed(what):
-            return _in(name, allowed)
-        return not _in(name, self.words.get(f"Deny{what}", ""))
+        allowed, denied = self.allowed(what), self.words.get(f"Deny{what}", "")
+        return (name.lower() in (allowed or denied).lower().split(",")) == bool(allowed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +113,8 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class QosFacts:
-    """One QOS: the QOS that it preempts, its own PreemptMode ("" for the cluster's), PreemptExemptTime in seconds
-    (None for the global one), and limits of jobs by key and TRES: `MaxWall`, `MaxTRES=node` (sacctmgr(1))."""
+    """One QOS (sacctmgr(1)). "" and None stand for the cluster's own value; `limits` are by key and TRES: `MaxWall`,
+    `MaxTRES=node`."""
 
     name: str
     preempts: frozenset[str] = frozenset()
@@ -175,8 +175,8 @@ class SiteFacts:
         return replace(self, qos=qos, sees_all=before.sees_all if self.sees_all is None else self.sees_all)
 
     def qos_of_pilots(self, partition: str, name: str) -> tuple[QosFacts, ...]:
-        """The QOS that count for jobs of QOS `name` in the partition. Of each limit the first that sets it counts:
-        the partition's own QOS, unless the job's has OverPartQOS (sacctmgr(1))."""
+        """The QOS that count for jobs of QOS `name` in the partition, the first that sets a limit for it: the
+        partition's own, unless the job's has OverPartQOS (sacctmgr(1))."""
         known = {qos.name.lower(): qos for qos in (self.qos or {}).values()}
         own = known.get(name.lower())
         there = self.partitions.get(partition)
@@ -218,8 +218,10 @@ def read(commands: Commands) -> SiteFacts:
         nodes = parse_nodes(commands.ask(["scontrol", "-a", "-o", "show", "node"]))
         facts = replace(facts, partitions=partitions, nodes=nodes)
         if facts.accounting:  # federations live in slurmdbd
-            federation = _federation(commands.ask(["scontrol", "show", "federation"]))
-            facts = replace(facts, federation=federation, qos=_qos(commands))
+            facts = replace(facts, federation=_federation(commands.ask(["scontrol", "show", "federation"])))
+            with suppress(ClusterUnavailable):
+                every = commands.ask(["sacctmgr", "-n", "-P", "show", "qos", _QOS_FORMAT], _PATIENCE_S)
+                facts = replace(facts, qos=parse_qos(every))
         return facts
     except InvalidInput as error:
         raise ClusterUnavailable(f"scontrol: {error}") from error
@@ -266,13 +268,6 @@ def user_name() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return str(os.getuid())
-
-
-def _qos(commands: Commands) -> Mapping[str, QosFacts] | None:
-    try:
-        return parse_qos(commands.ask(["sacctmgr", "-n", "-P", "show", "qos", _QOS_FORMAT], _PATIENCE_S))
-    except ClusterUnavailable:
-        return None
 
 
 def parse_qos(answer: str) -> Mapping[str, QosFacts]:
@@ -382,10 +377,6 @@ def seconds(value: str) -> float:
         return scalars.duration(value) or 0.0
     except InvalidInput:
         return 0.0
-
-
-def _in(name: str, names: str) -> bool:
-    return name.lower() in names.lower().split(",")
 
 
 def _listed(names: str) -> frozenset[str]:

@@ -45,16 +45,11 @@ class Defaults:
 def request(
     script: bytes, where: str, options: BatchOptions, arguments: Sequence[str], defaults: Defaults, cwd: str
 ) -> BatchRequest:
-    """What the script, the environment and the command line ask for, together.
+    """What the script (of name `where`), the environment and the command line ask for together. Raises `InvalidBatch`
+    with every fault found.
 
-    Args:
-        where: the script's name, for messages and for the job's name.
-        options: of the command line and the environment; the script's are read here and are weaker.
-        arguments: what follows the script's name.
-        cwd: the caller's working directory, an absolute path.
-
-    Raises:
-        InvalidBatch: with every fault found.
+    `options`: of the command line and the environment, before the script's own; `arguments`: what follows the
+    script's name; `cwd`: the caller's working directory, an absolute path.
     """
     shell, faults_of_head = directives.interpreter(script, where)
     whole = options.over(directives.from_script(script, where))
@@ -297,7 +292,7 @@ def _due(text: str) -> float | None:
 def due_at(text: str, now: datetime) -> float | None:
     """A deadline as sbatch(1) writes it, in Unix seconds; None where it is none. Times are of `now`'s zone."""
     match = re.fullmatch(r"now\+(\d{1,9})([a-z]*)", text)
-    if match:
+    if match is not None:
         unit = _UNITS.get(match[2].removesuffix("s"))
         return None if unit is None else now.timestamp() + int(match[1]) * unit
     if not re.fullmatch(r"\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d)?)?", text):

@@ -59,17 +59,9 @@ def probe(python: str, environ: Mapping[str, str]) -> Probed:
 
 
 def find(environ: Mapping[str, str], chosen: str = "", site: str = "") -> str:
-    """The Python that pilots run.
-
-    Args:
-        environ: the caller's; an active environment (VIRTUAL_ENV, CONDA_PREFIX) comes first, then python3 on PATH,
-            then the Python that runs this. One with torch is taken before one without.
-        chosen: by `--python`; no other is looked at.
-        site: the site's default, where none of these can run a pilot.
-
-    Raises:
-        InvalidInput: there is none; names each that was tried, and what it lacks.
-    """
+    """The Python that pilots run: `chosen` by --python, else that of an active environment (VIRTUAL_ENV,
+    CONDA_PREFIX), python3 on PATH or the one that runs this, those with torch first, else the `site`'s default.
+    Raises `InvalidInput`: there is none; names each that was tried, and what it lacks."""
     if chosen:
         return _checked(chosen, "--python", environ)
     tried: dict[str, Probed] = {}
@@ -83,11 +75,9 @@ def find(environ: Mapping[str, str], chosen: str = "", site: str = "") -> str:
     if site:
         return _checked(site, "client.toml: python", environ)
     lacks = "; ".join(f"{each.path}: {each.fault or 'has no torch'}" for each in tried.values())
-    raise InvalidInput(
-        "--python",
-        f"no Python here can run the job's pilots ({lacks or 'none is on PATH'}): activate the environment that has "
-        "your torch, with malletrain installed in it, or give --python=PATH; compute nodes must have it too",
-    )
+    why = f"no Python here can run the job's pilots ({lacks or 'none is on PATH'})"
+    remedy = "activate the environment that has your torch, with malletrain installed in it, or give --python=PATH"
+    raise InvalidInput("--python", f"{why}: {remedy}; compute nodes must have it too")
 
 
 def _checked(python: str, where: str, environ: Mapping[str, str]) -> str:
@@ -122,14 +112,8 @@ def _is_callers(python: str, environ: Mapping[str, str]) -> bool:
 def checked_here(
     request: BatchRequest, environ: Mapping[str, str], warn: Callable[[str], None]
 ) -> tuple[str, str, str]:
-    """The digest, verdict and first sentence of a check of `request.to_check`.
-
-    Args:
-        warn: called with what follows for the job, if its script is not equal.
-
-    Raises:
-        InvalidInput: the job's Python cannot check.
-    """
+    """The digest, verdict and first sentence of a check of `request.to_check`. `warn` is called with what follows for
+    the job, if its script is not equal. Raises `InvalidInput`: the job's Python cannot check."""
     command = [request.python, "-P", "-m", CHECK, *request.to_check]
     done = subprocess.run(
         command, env=dict(environ), cwd=request.chdir, stdin=subprocess.DEVNULL, capture_output=True, text=True,

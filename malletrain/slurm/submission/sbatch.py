@@ -1,10 +1,10 @@
 """What `mtbatch` submits: a request in, the exact `sbatch` call and script out. Standard library only.
 
-    options -> requested.request() -> BatchRequest -> materialize() -> Submission(argv, script, environment)
+    options -> batch_request.request() -> BatchRequest -> materialize() -> Submission(argv, script, environment)
 
-The script is self-contained: every option is a line in it, so that a worker can submit it again when held tasks run
-low. Started by Slurm it re-runs itself as a step under srun (whose tasks get SIGTERM at once on preemption; a batch
-shell gets nothing until GraceTime is over), and there it is the user's own script, byte for byte.
+Every option is a line in the script, so that a worker can submit it again when held tasks run low. Started by Slurm
+it re-runs itself as a step under srun, whose tasks get SIGTERM at once on preemption (a batch shell
+gets nothing until GraceTime is over), and there it is the user's own script, byte for byte.
 """
 
 from __future__ import annotations
@@ -142,18 +142,11 @@ class BatchRequest:
     def materialize(
         self, job: int | str, url: str, python: str, environment: Mapping[str, str], version: str = "", mark: str = ""
     ) -> Submission:
-        """The exact call and script.
+        """The exact call and script of `job` (a number of the daemon's at `url`). Raises `InvalidBatch`: `url` or
+        `python` could not stand in the script.
 
-        Args:
-            job: the number that the daemon gave the job (any text for a dry run).
-            url: where the daemon listens.
-            python: absolute path of an interpreter that has malletrain, on the nodes too.
-            environment: the caller's; sbatch passes it on as it always does (--export), without SBATCH_ variables,
-                which would override the script's own lines. MALLETRAIN_CA is written into the script.
-            mark: stands in the tasks' comment, by which the array is found where sbatch does not say its number.
-
-        Raises:
-            InvalidBatch: url or python could not stand in the script.
+        sbatch passes `environment`, the caller's, on as it always does (--export), without SBATCH_ variables, which
+        would override the script's own lines. `mark` stands in the tasks' comment, by which the array is found.
         """
         faults = []
         if not all(_URL.match(each) for each in url.split(",")):
