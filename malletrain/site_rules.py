@@ -125,7 +125,7 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         max_faults=config.breaker.faults_of_job,
         start_patience_s=max(LEAST_PATIENCE_S, 2 * facts.bf_interval_s + 10.0),
         claim_patience_s=3 * facts.bf_interval_s + 10.0,
-        max_top_up=min(50, limits_of(facts).most_tasks),
+        max_top_up=min(50, limits_of(facts.words).most_tasks),
         include_nodes=node_names(config.pool.include, "pool.include"),
         exclude_nodes=excluded_nodes(config, facts),
     )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import shlex
 import shutil
 import sys
@@ -210,12 +209,9 @@ def web(as_json: bool) -> None:
         return
     click.echo(link)
     parts = urlsplit(link)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    click.echo(
-        f"It opens once, within {lifetime_s:.0f} s. From a machine that does not reach {parts.hostname}:", err=True
-    )
-    click.echo(f"  ssh -L {port}:{parts.hostname}:{port} LOGIN_NODE    and then the link with", err=True)
-    click.echo(f"  {parts.scheme}://localhost:{port} instead of {parts.scheme}://{parts.netloc}", err=True)
+    port, host = parts.port or (443 if parts.scheme == "https" else 80), parts.hostname
+    click.echo(f"It opens once, within {lifetime_s:.0f} s. From a machine that does not reach {host}:", err=True)
+    click.echo(f"  ssh -L {port}:{host}:{port} LOGIN_NODE    and then the link with localhost:{port}", err=True)
 
 
 @click.command(epilog="Example:  malletrain report --since 2026-11-01")
@@ -235,13 +231,9 @@ def report(since: datetime | None, as_json: bool) -> None:
 @click.option("--all", "everything", is_flag=True, help="Every node.")
 @click.option("--until", metavar="TIME", help="Local time, as 2026-12-01T08:00; now ends a drain.")
 @click.option("--wait/--no-wait", default=True, help="Return when no pilot is left (default), or at once.")
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=1),
-    default=600.0,
-    show_default=True,
+@click.option("--timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, metavar="S",
     help="Seconds to wait; then exit status 1.",
-)
+)  # fmt: skip
 @as_json
 def drain(nodes: str | None, everything: bool, until: str | None, wait: bool, timeout: float, as_json: bool) -> None:
     """Keep pilots off NODES until a time, or list what is drained. For operators.
@@ -272,14 +264,11 @@ def drain(nodes: str | None, everything: bool, until: str | None, wait: bool, ti
         if not left:
             break
         if time.monotonic() > deadline:
-            raise TimedOut(
-                f"{len(left)} pilots are still there after {timeout:.0f} s: {', '.join(left[:8])}; see explain"
-            )
+            who = ", ".join(left[:8])
+            raise TimedOut(f"{len(left)} pilots are still there after {timeout:.0f} s: {who}; see explain")
         # The journal grows when a pilot ends: wait for that, not for time to pass.
         _, last = daemon.events(after=last, wait_s=min(LONG_POLL_S, max(0.5, deadline - time.monotonic())))
-    click.echo(
-        f"{len(named)} nodes kept free of pilots until {datetime.fromtimestamp(end).astimezone():%Y-%m-%d %H:%M}"
-    )
+    click.echo(f"{len(named)} nodes kept free of pilots until {render.clock(end)}")
 
 
 class TimedOut(MalletrainError):
@@ -291,25 +280,22 @@ class TimedOut(MalletrainError):
 @click.command(epilog="Example:  malletrain stop --all --now")
 @click.option("--all", "everything", is_flag=True, help="Required.")
 @click.option("--now", is_flag=True, help="Required.")
-@click.option("--me", is_flag=True, help="Your own only.")
 @click.option("--partition", "-p", help="Default: from client.toml or malletrain.toml.")
 @click.option("--account", "-A", help="The same.")
 @click.option("--dry-run", is_flag=True, help="Print the command.")
-def stop(everything: bool, now: bool, me: bool, partition: str | None, account: str | None, dry_run: bool) -> None:
+def stop(everything: bool, now: bool, partition: str | None, account: str | None, dry_run: bool) -> None:
     """Cancel every pilot by plain scancel, by partition and account; needs no daemon.
 
     Without an operator's rights in Slurm it reaches only your own. For one job: malletrain cancel.
     """
     if not (everything and now):
-        raise click.UsageError(
-            "this ends all training at once: confirm with --all --now; for one job: malletrain cancel"
-        )
+        sure = "confirm with --all --now; for one job: malletrain cancel"
+        raise click.UsageError(f"this ends all training at once: {sure}")
     if partition is None:
         partition, from_file = _harvest_names()
         account = from_file if account is None else account
     argv = ["scancel", f"--partition={partition}"]
     argv += [f"--account={account}"] if account else []
-    argv += [f"--user={pwd.getpwuid(os.getuid()).pw_name}"] if me else []
     if dry_run:
         click.echo(shlex.join(argv))
         return
@@ -329,9 +315,8 @@ def _harvest_names() -> tuple[str, str]:
         section = tomllib.loads(_DAEMON_FILE.read_text(encoding="utf-8"))["slurm"]
         return str(section["partition"]), str(section.get("account", ""))
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise InvalidInput(
-            "--partition", "no client.toml or malletrain.toml names the harvest partition: name it here"
-        ) from error
+        why = "no client.toml or malletrain.toml names the harvest partition: name it here"
+        raise InvalidInput("--partition", why) from error
 
 
 class SlurmCommandFailed(MalletrainError):

@@ -23,7 +23,7 @@ from malletrain.domain.output_files import output_file
 from malletrain.wire.daemon import DaemonClient, connect
 from malletrain.wire.rows import EventRow, JobRow
 
-#: Seconds between two looks at the files of `--follow`, and at the list of tasks.
+#: Seconds between two looks at the files, and at the list of tasks.
 LOOK_S, LIST_S = 0.5, 5.0
 
 #: What srun says once a task has failed: not why.
@@ -131,22 +131,16 @@ def _list(data: Mapping[str, object], key: str) -> list[object]:
     return found if isinstance(found, list) else []
 
 
-def file_pattern(pattern: str, task: str, row: JobRow) -> str:
-    """The file names of a task, as a pattern for `glob`: what is not known beforehand, such as the node, is `*`."""
-    return output_file(pattern, task, row.name, row.user, quote=escape)
-
-
 def _found(
-    pattern: Sequence[str], tasks: Sequence[OutputTask], row: JobRow, rank: int | None
+    patterns: Sequence[str], tasks: Sequence[OutputTask], row: JobRow, rank: int | None
 ) -> list[tuple[Path, str]]:
-    """The files that are there, each with its title."""
+    """The files that are there, each with its title. What is not known beforehand, such as the node, may be any."""
     found: dict[Path, str] = {}
     for task in tasks:
-        if rank is not None and task.rank != rank:
-            continue
-        for each in pattern:
-            for name in sorted(glob(file_pattern(each, task.name, row))):  # noqa: PTH207 - absolute
-                which = "" if task.rank is None else f", rank {task.rank}" + (" (main)" if task.rank == 0 else "")
+        which = "" if task.rank is None else f", rank {task.rank}" + (" (main)" if task.rank == 0 else "")
+        for each in patterns if rank is None or task.rank == rank else ():
+            pattern = output_file(each, task.name, row.name, row.user, quote=escape)
+            for name in sorted(glob(pattern)):  # noqa: PTH207 - absolute
                 found.setdefault(Path(name), f"{task.name}{which}: {name}")
     return list(found.items())
 

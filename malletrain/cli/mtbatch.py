@@ -1,10 +1,4 @@
-"""`mtbatch`: submits a malleable job. Options are sbatch's, read by `slurm.submission`; the flow is here.
-
-    read script -> ask Slurm about the partition -> announce the job -> sbatch a held array -> tell the daemon
-
-Whatever fails, nothing is left behind: an array that the daemon does not know is cancelled again, and so is a job
-without an array. Runs on the base wheel.
-"""
+"""`mtbatch`: submits a malleable job. Options are sbatch's, read by `slurm.submission`. Runs on the base wheel."""
 
 from __future__ import annotations
 
@@ -22,19 +16,10 @@ from malletrain import __version__
 from malletrain.domain.errors import InvalidInput, MalletrainError
 from malletrain.slurm.command import Commands
 from malletrain.slurm.submission import batch_request, directives, job_python
+from malletrain.slurm.submission import submit as submitting
 from malletrain.slurm.submission.batch_request import Defaults
-from malletrain.slurm.submission.checked_here import checked_here
 from malletrain.slurm.submission.mtbatch_options import ALLOWED, Option, Use
 from malletrain.slurm.submission.sbatch import BatchRequest, InvalidBatch, Submission
-from malletrain.slurm.submission.submit import (
-    as_the_site_submits,
-    check_nodes,
-    check_partition,
-    fit,
-    node_kinds,
-    whole_gres,
-)
-from malletrain.slurm.submission.submit import submit as submit_request
 from malletrain.wire import address
 from malletrain.wire.address import Address
 from malletrain.wire.daemon import DaemonClient, client_at
@@ -43,11 +28,8 @@ from malletrain.wire.errors import WireError
 
 
 def submit(argv: Sequence[str], environ: Mapping[str, str], cwd: str) -> str:
-    """Do what `mtbatch ARGV` asks for; what to print.
-
-    Raises:
-        MalletrainError, WireError: nothing was started, and nothing is left behind.
-    """
+    """Do what `mtbatch ARGV` asks for; what to print. Raises `MalletrainError, WireError`: nothing was started, and
+    nothing is left behind."""
     line = directives.from_command_line(argv)
     chosen = {name: option.value for name, option in line.options.texts.items()}
     if "help" in chosen:
@@ -59,21 +41,21 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], cwd: str) -> str:
     request = _read(line, daemon, environ, cwd)
     request = replace(request, python=job_python.find(environ, request.python, site.python))
     commands = Commands(environ)
-    check_partition(commands, request.partition)
-    kinds = node_kinds(commands, request.partition)
-    check_nodes(kinds, request)
+    submitting.check_partition(commands, request.partition)
+    kinds = submitting.node_kinds(commands, request.partition)
+    submitting.check_nodes(kinds, request)
     if not request.gres:
-        request = replace(request, gres=whole_gres(kinds, request.constraint))
+        request = replace(request, gres=submitting.whole_gres(kinds, request.constraint))
     if "dry-run" in chosen:
-        request = fit(commands, request)
+        request = submitting.fit(commands, request)
         with suppress(WireError):  # it need not run for this
-            request = as_the_site_submits(daemon, request)
+            request = submitting.as_the_site_submits(daemon, request)
         trusting = with_trust(environ, site.ca)
         made = request.materialize("JOB", daemon.url, request.python, trusting, __version__, "MARK")
         return describe(request, made, cwd)
     if request.to_check:
-        request = replace(request, checked=checked_here(request, environ, _warn))
-    job, array = submit_request(daemon, commands, request, environ, _warn)
+        request = replace(request, checked=job_python.checked_here(request, environ, _warn))
+    job, array = submitting.Submitter(daemon, commands, environ, _warn).submit(request)
     if "quiet" in chosen:
         return ""
     if "parsable" in chosen:
@@ -114,13 +96,9 @@ def _site(options: directives.BatchOptions, environ: Mapping[str, str]) -> Addre
     file, url = options.texts.get("config"), options.texts.get("url")
     if file is not None:
         found = address.read(Path(file.value))
-    elif url is not None:
-        found = address.of_site(environ)
     else:
-        found = address.find(environ)
-    if url is not None:
-        found = address.at(url.value, found, "--url")
-    return found
+        found = address.find(environ) if url is None else address.of_site(environ)
+    return found if url is None else address.at(url.value, found, "--url")
 
 
 def _url(site: Address) -> str:

@@ -10,11 +10,7 @@ from malletrain.wire.daemon import connect
 from malletrain.wire.rows import MainJobDelayRow, PromiseKeptRow, PromiseRow
 
 
-@click.command(
-    epilog="""\b
-Example:
-  malletrain promise --days 1 --main-jobs"""
-)
+@click.command(epilog="Example:  malletrain promise --days 1 --main-jobs")
 @click.option(
     "--days", type=click.IntRange(1, 90), default=7, show_default=True, metavar="N", help="Count the last N days."
 )
@@ -35,11 +31,8 @@ def promise(days: int, main_jobs: bool, as_json: bool) -> None:
 def _stated(row: PromiseRow) -> list[Line]:
     if not row.stated:
         return [_line("promised: nothing ([promise] is not set); the table below shows what a promise would cost")]
-    said = ", ".join(
-        f"{key} {value:g}" + (" s" if key == "main_delay_p95" else "")
-        for key, value in row.stated.items()
-        if key != "chance"
-    )
+    stated = ((key, f"{key} {value:g}") for key, value in row.stated.items() if key != "chance")
+    said = ", ".join(words + " s" * (key == "main_delay_p95") for key, words in stated)
     lines = [_line(f"promised: {said}, with a chance of {row.stated.get('chance', 0.0):.0%}")]
     if row.reserve_nodes is not None:
         lines.append(_line(f"  reserve now: {row.reserve_nodes} nodes; {row.reserve_reason}"))
@@ -68,9 +61,8 @@ def _kept(kept: PromiseKeptRow | None, days: int) -> list[Line]:
 
 
 def _cost(row: PromiseRow) -> list[Line]:
-    freed = (
-        "not measured yet" if row.freed_median_s is None else f"{row.freed_median_s:.3g} s (median of {row.yields})"
-    )
+    known = row.freed_median_s
+    freed = "not measured yet" if known is None else f"{known:.3g} s (median of {row.yields})"
     lines = [
         _line(f"cost at this hour, by {row.arrivals} main jobs known, those {row.hour or 'of no hour'} counted;"),
         _line(f"  nodes are free for a main job after: {freed}; backfill cycles: {row.cycle_s:.3g} s"),

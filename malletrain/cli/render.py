@@ -13,7 +13,7 @@ from string import ascii_letters
 
 import click
 
-from malletrain.wire.job_columns import JOB_COLUMNS, JobColumn, count, node_words, pause, progress, rate, size_words
+from malletrain.wire.job_columns import JOB_COLUMNS, count, node_words, pause, progress, rate, size_words
 from malletrain.wire.rows import EventRow, JobRow, NodeRow, PilotRow, PoolRow, StatusRow, UsageRow
 
 
@@ -57,6 +57,11 @@ _BLOCKS = {
     "drained": _DOWN, "down": _DOWN, "powered_down": _DOWN, "unknown": _DOWN,
 }  # fmt: skip
 
+_LEGEND = {
+    _MAIN: "main queue", _IDLE: "idle", _PLANNED: "planned",
+    _STRAY: "stray (a job in the harvest partition that is not a pilot)", _AWAY: "reserved", _DOWN: "down",
+}  # fmt: skip
+
 _PHASE_COLORS = {
     "running": "green", "completed": "green", "queued": "yellow", "announced": "yellow", "held": "yellow",
     "failed": "red", "cancelled": "red",
@@ -75,9 +80,9 @@ def colored(lines: Iterable[Line]) -> str:
 
 def printable(text: str) -> str:
     """Text that cannot steer a terminal: names and reasons come from other users."""
-    return (
-        text if text.isprintable() else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
-    )
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def status(picture: StatusRow, *, width: int, zone: tzinfo | None = None, over: bool = False) -> list[Line]:
@@ -105,15 +110,9 @@ def header(picture: StatusRow, zone: tzinfo | None = None) -> Line:
 
 def pool_words(pool: PoolRow) -> str:
     """Node counts in words."""
-    counts = (
-        ("main queue", pool.main),
-        ("harvested", pool.harvested),
-        ("idle", pool.idle),
-        ("planned", pool.planned),
-    )
-    words = [f"{count} {name}" for name, count in counts]
+    always = f"{pool.main} main queue, {pool.harvested} harvested, {pool.idle} idle, {pool.planned} planned"
     seldom = (("stray", pool.stray), ("reserved", pool.reserved), ("down", pool.down))
-    return ", ".join([*words, *(f"{count} {name}" for name, count in seldom if count)])
+    return ", ".join([always, *(f"{count} {name}" for name, count in seldom if count)])
 
 
 def strip(nodes: Sequence[NodeRow], *, width: int) -> list[Line]:
@@ -124,14 +123,7 @@ def strip(nodes: Sequence[NodeRow], *, width: int) -> list[Line]:
     per_line = max(1, width)
     lines: list[Line] = [tuple(blocks[at : at + per_line]) for at in range(0, len(blocks), per_line)]
     legend: list[Span] = []
-    for span, word in (
-        (_MAIN, "main queue"),
-        (_IDLE, "idle"),
-        (_PLANNED, "planned"),
-        (_STRAY, "stray (a job in the harvest partition that is not a pilot)"),
-        (_AWAY, "reserved"),
-        (_DOWN, "down"),
-    ):
+    for span, word in _LEGEND.items():
         if span in blocks:
             legend += [span, Span(f" {word}  ", dim=True)]
     letters = dict.fromkeys(node.job for node in nodes if node.state == "pilot" and node.job is not None)
@@ -159,37 +151,24 @@ def letter(job: int) -> str:
 
 def jobs(rows: Sequence[JobRow], *, width: int = 120) -> list[Line]:
     """A table of jobs: their number and letter, the columns declared in `malletrain.wire.job_columns`, and why."""
-    cells = [
-        (
-            Span(str(row.id)),
-            job_block(row.id),
-            *(Span(each.words(row), color=_color_of(each, row)) for each in JOB_COLUMNS),
-            Span(row.reason, dim=True),
-        )
-        for row in rows
-    ]
+    cells = []
+    for row in rows:
+        color = _PHASE_COLORS.get(row.phase)
+        words = [Span(each.words(row), color=color if each.head == "PHASE" else None) for each in JOB_COLUMNS]
+        cells.append((Span(str(row.id)), job_block(row.id), *words, Span(row.reason, dim=True)))
     head = ("JOB", "", *(each.head for each in JOB_COLUMNS), "WHY")
     right = {0, *(at for at, each in enumerate(JOB_COLUMNS, start=2) if each.number)}
     return table(head, cells, right=right, width=width)
 
 
-def _color_of(column: JobColumn, row: JobRow) -> str | None:
-    return _PHASE_COLORS.get(row.phase) if column.head == "PHASE" else None
-
-
 def job(row: JobRow, *, now: float, zone: tzinfo | None = None) -> list[Line]:
     """All that is known of one job."""
+    account = f", account {row.account}" if row.account else ""
+    nodes = f"{node_words(row)} of {size_words(row)}"
     facts = [
-        (
-            "job",
-            f"{row.id} {row.name} ({letter(row.id)}) of {row.user}"
-            + (f", account {row.account}" if row.account else ""),
-        ),
+        ("job", f"{row.id} {row.name} ({letter(row.id)}) of {row.user}{account}"),
         ("phase", row.phase + (f": {row.reason}" if row.reason else "")),
-        (
-            "nodes",
-            f"{node_words(row)} of {size_words(row)}, generation {row.generation}, {row.held_tasks} tasks held",
-        ),
+        ("nodes", f"{nodes}, generation {row.generation}, {row.held_tasks} tasks held"),
         ("trained", f"{progress(row)} samples at {rate(row.rate)}, {duration(row.node_seconds)} of nodes"),
         ("resizes", f"{row.resizes}, pause {pause(row.mean_pause_s)} on average, {pause(row.max_pause_s)} at most"),
         ("losses", f"{row.preemptions} preemptions, {row.lost_workers} workers lost"),
@@ -222,9 +201,8 @@ def pilots(rows: Sequence[PilotRow], *, now: float) -> list[Line]:
 def event(row: EventRow, zone: tzinfo | None = None) -> Line:
     """One event in one line."""
     who = [f"job {row.job}" if row.job is not None else "", f"pilot {row.pilot}" if row.pilot else "", row.node or ""]
-    data = " ".join(
-        f"{key}={_short(key, value, zone)}" for key, value in row.data.items() if not _said(row, key, value)
-    )
+    more = ((key, value) for key, value in row.data.items() if not _said(row, key, value))
+    data = " ".join(f"{key}={_short(key, value, zone)}" for key, value in more)
     return (
         Span(f"{row.seq:>6} {clock(row.at, zone)} ", dim=True),
         Span(f"{row.kind:<{_KIND_WIDTH}} ", bold=True),

@@ -23,11 +23,7 @@ from malletrain.sizing.problem_file import MAX_TEXT_BYTES, parse
 
 
 def _text(file: IO[bytes]) -> str:
-    """The whole file, bounded, as text.
-
-    Raises:
-        InvalidInput: too long, or not UTF-8.
-    """
+    """The whole file, bounded, as text. Raises `InvalidInput`: too long, or not UTF-8."""
     data = file.read(MAX_TEXT_BYTES + 1)
     if len(data) > MAX_TEXT_BYTES:
         raise InvalidInput(file.name, f"is longer than {MAX_TEXT_BYTES} bytes")
@@ -140,11 +136,7 @@ def fit(samples: IO[bytes], sizes: tuple[int, ...]) -> None:
 
 
 def _samples(file: IO[bytes]) -> list[ThroughputSample]:
-    """The rows of the file, whatever their numbers.
-
-    Raises:
-        InvalidInput: naming file and line.
-    """
+    """The rows of the file, whatever their numbers. Raises `InvalidInput`: naming file and line."""
     rows = csv.DictReader(io.StringIO(_text(file), newline=""), skipinitialspace=True)
     found = []
     try:

@@ -57,19 +57,12 @@ def study() -> None:
 @study.command(epilog="Example:  malletrain study run study.py --trials 30 --hours 12")
 @click.argument("file", metavar="STUDY", type=click.Path(path_type=Path))
 @click.option("--trials", type=click.IntRange(min=1), help="Until N trials have completed or were pruned.")
-@click.option(
-    "--hours",
-    type=click.FloatRange(min=0, min_open=True),
+@click.option("--hours", type=click.FloatRange(min=0, min_open=True),
     help="At most; the next run tries unfinished trials again.",
-)
-@click.option(
-    "--concurrent",
-    metavar="auto|N",
-    callback=_concurrent,
-    default="auto",
-    show_default=True,
+)  # fmt: skip
+@click.option("--concurrent", metavar="auto|N", callback=_concurrent, default="auto", show_default=True,
     help="Trials at a time; auto: until two wait for nodes.",
-)
+)  # fmt: skip
 @_storage
 @click.option("--local", is_flag=True, help="On this machine, without a daemon.")
 def run(
@@ -84,11 +77,8 @@ def run(
     folder = _folder(wanted, where)
     with storage.alone(folder):
         # First what may not be there: without it nothing is begun.
-        runs: Runs
-        if local:
-            runs = LocalRuns(len(os.sched_getaffinity(0)))
-        else:
-            runs = JobRuns(connect, os.environ, _say, stopping)
+        here = len(os.sched_getaffinity(0))
+        runs: Runs = LocalRuns(here) if local else JobRuns(connect, os.environ, _say, stopping)
         runs.check(wanted.nodes)
         kept, known = trial_records.open_study(storage.open_storage(where), wanted)
         if known:

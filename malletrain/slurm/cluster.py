@@ -1,8 +1,5 @@
-"""The live cluster: `loop.ports.Cluster` by Slurm's commands.
-
-Every change is preceded by a fresh look at the task and, for a start, at its node: between decision and deed others
-act too. A daemon with the rights of a coordinator of the harvest account, or of the tasks' owner, can do all of this.
-"""
+"""The live cluster: `loop.ports.Cluster` by Slurm's commands. Every change is preceded by a fresh look at the task
+and, for a start, at its node: between decision and deed others act too."""
 
 from __future__ import annotations
 
@@ -100,13 +97,9 @@ class SlurmCluster:
     # Steering
 
     def start(self, actions: Sequence[StartPilot]) -> Sequence[Outcome]:
-        """Re-read the tasks and their nodes; pin, limit and release those that are as they should be.
-
-        Pilots of one task are started together on all their nodes, or not at all: the pin widens the held task.
-        Limits are cut to whole minutes, Slurm's unit. Not done, with the reason, when a node is held or wanted by
-        now, or anyone changed the task, a plug-in of the site's that rewrites updates included. Two queries of tasks,
-        one of nodes and one release serve all.
-        """
+        """Re-read the tasks and their nodes; pin, limit (to whole minutes) and release those that are as they should
+        be. Pilots of one task are started together on all their nodes, or not at all. Not done, with the reason, when
+        a node is held or wanted by now, or anyone changed the task, a plug-in that rewrites updates included."""
         starts = pilots.together(actions)
         rows = self._queries.tasks(list(starts))
         nodes = self._queries.nodes({action.node for action in actions})
@@ -129,11 +122,8 @@ class SlurmCluster:
             outcomes[task] = Outcome(False, f"not released, Slurm changed the task: {wrong}", unfit=True)
         failed = self._each(["scontrol", "release"], list(pinned))
         for task, detail in pinned.items():
-            error, row = failed.get(task), rows.get(task)
-            restarts = None if row is None else row.restarts
-            outcomes[task] = (
-                _refusal(f"scontrol release: {error}") if error else Outcome(True, detail, restarts=restarts)
-            )
+            released = Outcome(True, detail, restarts=rows[task].restarts)
+            outcomes[task] = _refusal(f"scontrol release: {failed[task]}") if task in failed else released
         return [outcomes[task_of(action.pilot)] for action in actions]
 
     def cut(self, action: CutLimit) -> Outcome:
@@ -158,15 +148,12 @@ class SlurmCluster:
     def recycle(self, actions: Sequence[RecyclePilot]) -> Sequence[Outcome]:
         """Requeue pilots and hold them again. Done also for those that have ended already.
 
-        `--no-requeue` tasks cannot be requeued, and must not be at other times, or Slurm would start them by itself
-        after a preemption. So Requeue is lifted for this one moment. Four commands serve any number of pilots: a
-        main job may wait for hundreds of nodes.
+        Requeue is lifted for this one moment: at other times Slurm would start them by itself after a preemption.
         """
         tasks = list(dict.fromkeys(task_of(action.pilot) for action in actions))
         rows = self._queries.tasks(tasks)
         outcomes: dict[str, Outcome] = {}
-        waiting: list[str] = []
-        running: list[str] = []
+        waiting, running = list[str](), list[str]()
         for pilot in tasks:
             row = rows.get(pilot)
             end = pilots.end_state(row)
@@ -193,11 +180,9 @@ class SlurmCluster:
     def _kill(self, tasks: Sequence[str]) -> None:
         """Kill what `srun` runs in these tasks, right before they are requeued: it had its time to leave.
 
-        The step, not the job: `scancel --signal=KILL` of a job ends it by SIGTERM and KillWait as ever, and consumes
-        the task; and the step of a task that is completing already is not killed at all. Nothing comes between this
-        and `requeuehold`: a task whose step is dead ends by itself a moment later, and is consumed then. (Measured,
-        22.05, KillWait 5 s, a payload deaf to SIGTERM: its node is free after 7.4 s by requeuehold alone, after 0.1 s
-        with its step killed before.) An error is of no consequence: what is left KillWait ends.
+        The step, not the job: that ends by SIGTERM and KillWait as ever, and consumes the task. Nothing comes between
+        this and `requeuehold`: a task whose step is dead ends a moment later, and is consumed then. (Measured, 22.05,
+        KillWait 5 s, a payload deaf to SIGTERM: its node is free after 0.1 s, after 7.4 s by requeuehold alone.)
         """
         for batch in batches(tasks, MAX_TASKS_PER_COMMAND):
             self._commands.run(["scancel", "--signal=KILL", *(f"{task}.0" for task in batch)])
@@ -245,9 +230,8 @@ class SlurmCluster:
         return Outcome(True, f"{sum(map(len, tasks.values()))} cancelled")
 
     def take_back(self, strays: Sequence[Stray]) -> Sequence[Outcome]:
-        """Read each job of the harvest partition again, and end those that still are what they were, at once: nothing
-        of them is given time. Done also for those that are gone already.
-        """
+        """Read each job of the harvest partition again, and end at once those that still are what they were. Done
+        also for those that are gone already."""
         rows = self._queries.jobs_of_harvest()
         outcomes = {stray.job: self._why_not_ended(stray, rows.get(stray.job)) for stray in strays}
         wanted = [rows[job].id for job, outcome in outcomes.items() if outcome is None]
@@ -281,12 +265,11 @@ class SlurmCluster:
         return None
 
     def _kill_whole(self, rows: Sequence[squeue.TaskRecord]) -> None:
-        """Kill all that these jobs run, right before they are cancelled: a job that is deaf to SIGTERM would keep its
-        nodes for KillWait more, which a main job would wait for.
+        """Kill all that these jobs run, right before they are cancelled: one that is deaf to SIGTERM would keep its
+        nodes for KillWait more. Errors are of no consequence: what is left KillWait ends.
 
-        Stopped first, so that its script begins no further step; then the steps, then the script. (Measured, 22.05,
-        scripts that ignore SIGTERM and begin steps in a loop: their nodes are free after 0.3 s; without the stop
-        after KillWait.) Errors are of no consequence: what is left KillWait ends.
+        Stopped first, so that a script begins no further step. (Measured, 22.05, scripts that ignore SIGTERM and
+        begin steps in a loop: their nodes are free after 0.3 s; without the stop after KillWait.)
         """
         if not rows:
             return
@@ -314,10 +297,8 @@ class SlurmCluster:
         return Outcome(True, detail)
 
     def _each(self, command: list[str], tasks: Sequence[str], *fields: str) -> dict[str, str]:
-        """Run one command over many tasks; the error of each that failed.
-
-        scontrol names the task before each error when it is given several; an error without a name is everybody's.
-        """
+        """Run one command over many tasks; the error of each that failed: scontrol names the task before each error
+        when it is given several."""
         failed: dict[str, str] = {}
         for batch in batches(tasks, MAX_TASKS_PER_COMMAND):
             names = ",".join(batch)
@@ -342,10 +323,9 @@ class SlurmCluster:
         found = []
         for task, start in pinned.items():
             row, uid = rows.get(task), self._owner_of(start.job)
-            if row is None or uid is None:
-                found.append((task, "Slurm no longer knows it"))
-                continue
-            wrong = pilots.changed_by_slurm(row, self._harvest, uid, start.nodes, start.minutes)
+            wrong: Sequence[str] = ["Slurm no longer knows it"]
+            if row is not None and uid is not None:
+                wrong = pilots.changed_by_slurm(row, self._harvest, uid, start.nodes, start.minutes)
             if wrong:
                 found.append((task, "; ".join(wrong)))
         return found
@@ -359,13 +339,10 @@ class SlurmCluster:
             return fault
         if row is None:
             return "Slurm no longer knows this task"
-        wrong: list[str] = []
         if job_state(row.state) is not SlurmState.PENDING or not pilots.is_held(row):
-            wrong.append(f"the task is {row.state.lower()} ({row.reason or 'no reason'}), not held")
+            return f"the task is {row.state.lower()} ({row.reason or 'no reason'}), not held"
         if row.restarts and row.submit_time is not None and self._now() - row.submit_time < MIN_RESTART_DELAY_S:
-            wrong.append("it was requeued a moment ago, and slurmd would refuse it as killed; it can start next time")
-        if wrong:
-            return "; ".join(wrong)
+            return "it was requeued a moment ago, and slurmd would refuse it as killed; it can start next time"
         return start.not_to_be_had(nodes, self._harvest.partition)
 
 

@@ -1,7 +1,4 @@
-"""Running Slurm's commands: with a time-out, a bounded answer, and one clear line when it goes wrong.
-
-With slurmctld down a command blocks for 9 s and more before it says so; some print an error and still exit with 0.
-"""
+"""Running Slurm's commands: with a time-out, a bounded answer, and one clear line when it goes wrong."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,11 +45,7 @@ def is_unreachable(error: str) -> bool:
 
 @contextmanager
 def readable(who: str = "Slurm") -> Iterator[None]:
-    """Read an answer of `who` in here.
-
-    Raises:
-        ClusterUnavailable: it cannot be read (`InvalidInput` was raised).
-    """
+    """Read an answer of `who` in here: where it cannot be read, `InvalidInput` becomes `ClusterUnavailable`."""
     try:
         yield
     except InvalidInput as error:
@@ -72,12 +65,10 @@ class CommandResult:
 
 
 class Commands:
-    """Runs Slurm's commands in one environment.
+    """Runs Slurm's commands in one `environment`: SLURM_CONF and PATH come from there and nowhere else.
 
     Args:
-        environment: the whole environment of the commands. SLURM_CONF and PATH come from here and nowhere else.
         timeout_s: after so long a command and its children are killed.
-        elapsed: a clock that never jumps.
         on_command: called after each command with its name (`scontrol update`), seconds, and whether it answered.
     """
 
@@ -105,10 +96,7 @@ class Commands:
         self._end_at: float | None = None
 
     def end_within(self, seconds: float) -> None:
-        """Begin no command any more, and give those that run so long to end. From any thread.
-
-        What was not begun, or has not answered, is reported as not done; the next daemon looks at Slurm and goes on.
-        """
+        """Begin no command any more, and give those that run so long to end. From any thread."""
         self._end_at = self._elapsed() + seconds
 
     @property
@@ -125,53 +113,40 @@ class Commands:
         return "\x1e" + secrets.token_hex(4) + "\x1e"
 
     def ask(self, argv: Sequence[str], timeout_s: float | None = None) -> str:
-        """The output of a command that only reads.
-
-        Raises:
-            ClusterUnavailable: it could not be run, took too long, or failed.
-        """
+        """The output of a command that only reads. Raises `ClusterUnavailable`: it could not be run, took too long,
+        or failed."""
         answer = self.run(argv, timeout_s)
         if not answer.ok:
             raise ClusterUnavailable(f"{argv[0]}: {answer.error}")
         return answer.output
 
     def run(self, argv: Sequence[str], timeout_s: float | None = None) -> CommandResult:
-        """Run `argv`; a failure of Slurm's own is in the answer's `error`.
-
-        Raises:
-            ClusterUnavailable: it could not be run, took too long, or printed without end.
-        """
+        """Run `argv`; a failure of Slurm's own is in the answer's `error`. Raises `ClusterUnavailable`: it could not
+        be run, took too long, or printed without end."""
         limit = self._timeout_s if timeout_s is None else timeout_s
         start = self._elapsed()
         if self._end_at is not None:
             raise ClusterUnavailable(f"{argv[0]}: not run, the daemon is ending")
         try:
+            # In /: others may write to the working folder.
             process = subprocess.Popen(
-                list(argv),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=self._environment,
-                cwd="/",  # others may write to the working folder
-                start_new_session=True,
-            )
+                list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                env=self._environment, cwd="/", start_new_session=True,
+            )  # fmt: skip
         except OSError as error:
-            raise ClusterUnavailable(
-                f"{argv[0]}: cannot be run ({error.strerror}); install Slurm's commands or set PATH"
-            ) from error
+            why = f"{argv[0]}: cannot be run ({error.strerror}); install Slurm's commands or set PATH"
+            raise ClusterUnavailable(why) from error
         try:
             output, errors = _communicate(process, lambda: self._left(start + limit))
         except TimeoutError:
             if self._elapsed() < start + limit:
                 raise ClusterUnavailable(f"{argv[0]}: given up after so long, the daemon is ending") from None
             self._report(argv, limit, well=False)
-            raise ClusterUnavailable(
-                f"{argv[0]}: no answer within {limit:g} s; is slurmctld up? try `scontrol ping`"
-            ) from None
+            why = f"{argv[0]}: no answer within {limit:g} s; is slurmctld up? try `scontrol ping`"
+            raise ClusterUnavailable(why) from None
         except OverflowError:
-            raise ClusterUnavailable(
-                f"{argv[0]}: more than {MAX_OUTPUT_BYTES // 2**20} MiB of output, given up"
-            ) from None
+            most = f"{MAX_OUTPUT_BYTES // 2**20} MiB"
+            raise ClusterUnavailable(f"{argv[0]}: more than {most} of output, given up") from None
         finally:
             _end(process)
         answer = CommandResult(output, _failure(process.returncode, output, errors))
@@ -218,10 +193,8 @@ def _communicate(process: subprocess.Popen[bytes], left_s: Callable[[], float]) 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Kill what is left of the command and its children, and close its pipes."""
     if process.poll() is None:
-        try:
+        with suppress(ProcessLookupError):  # it ended just now
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass  # it ended just now
         process.wait()
     for stream in (process.stdout, process.stderr):
         if stream is not None:
@@ -234,10 +207,7 @@ def _failure(status: int, output: str, errors: str) -> str:
     message = "; ".join(dict.fromkeys(lines))[:MAX_ERROR_CHARS]
     if status != 0:
         return message or output.strip()[:200] or f"exit status {status}"
-    for line in lines:
-        if any(word in line for word in _ERRORS):
-            return message
+    if any(word in line for line in lines for word in _ERRORS):
+        return message
     head = output[:200].lstrip()
-    if head.startswith(_ERRORS):
-        return head.splitlines()[0]
-    return ""
+    return head.splitlines()[0] if head.startswith(_ERRORS) else ""

@@ -23,7 +23,6 @@ SUBMITTED_LIMIT_S = 60.0
 #: squeue's reason for a job that the staff holds: such a hold is never lifted by us.
 HELD_BY_STAFF = "JobHeldAdmin"
 
-
 #: States in which a task is consumed.
 _ENDED = frozenset({
     SlurmState.COMPLETED, SlurmState.FAILED, SlurmState.TIMEOUT, SlurmState.PREEMPTED, SlurmState.NODE_FAIL,
@@ -39,11 +38,8 @@ _WORDS = {
 
 def end_state(row: TaskRecord | None) -> PilotEnd:
     """How the task stands, from its row in `squeue -t all`: PENDING, RUNNING (it may leave its node just now), or how
-    it ended. None: Slurm shows no such task (any more, MinJobAge).
-
-    Preemption is known by PreemptTime alone. A payload that exits 0 on SIGTERM leaves COMPLETED, one that exits 143
-    FAILED, and only one that ignores it PREEMPTED (measured, 22.05).
-    """
+    it ended. Preemption is known by PreemptTime alone: a payload that exits 0 on SIGTERM leaves COMPLETED, one that
+    exits 143 FAILED, and only one that ignores it PREEMPTED (measured, 22.05)."""
     if row is None:
         return PilotEnd(SlurmState.UNKNOWN, detail="Slurm no longer knows this task")
     state = job_state(row.state)
@@ -95,33 +91,26 @@ def is_held(row: TaskRecord) -> bool:
 def faults(row: TaskRecord, harvest: Harvest, uid: int | None) -> tuple[str, ...]:
     """What makes this task not the pilot that it should be. The owner of a held task may change its partition,
     account, QOS and limits at any time, so this is asked again right before each release."""
-    found = []
-    if uid is not None and row.uid != uid:
-        found.append(f"it belongs to uid {row.uid}, not to uid {uid}")
-    if row.array_id is None:
-        found.append("it is not a task of an array")
-    if row.partition != harvest.partition:
-        found.append(f"its partition is {row.partition}, not {harvest.partition}")
-    if harvest.account and row.account != harvest.account:
-        found.append(f"its account is {row.account or 'none'}, not {harvest.account}")
-    if harvest.qos and row.qos != harvest.qos:
-        found.append(f"its QOS is {row.qos or 'none'}, not {harvest.qos}")
-    if row.node_count != 1 and not was_widened(row, harvest):
-        found.append(f"it asks for {row.node_count} nodes, not 1")
-    if row.dependency:
-        found.append(f"it waits for another job ({row.dependency[:60]})")
-    if row.oversubscribe in ("YES", "OK", "USER", "MCS") or row.exclusive not in ("", "NODE"):
-        found.append("it does not ask for the whole node (--exclusive)")
-    if row.licenses:
-        found.append(f"it asks for licences ({row.licenses[:60]}), which the main queue would lack")
-    if row.burst_buffer:
-        found.append("it asks for a burst buffer, which pilots cannot wait for")
-    if harvest.max_time_s is not None and (row.time_limit_s is None or row.time_limit_s > harvest.max_time_s):
-        limit = "no limit" if row.time_limit_s is None else f"a limit of {row.time_limit_s / 60:g} min"
-        found.append(f"it has {limit}, and MaxTime of {harvest.partition} is {harvest.max_time_s / 60:g} min")
-    if row.reason == HELD_BY_STAFF:
-        found.append("the staff holds it")
-    return tuple(found)
+    limit_s, most_s = row.time_limit_s, float("inf") if harvest.max_time_s is None else harvest.max_time_s
+    limit = "no limit" if limit_s is None else f"a limit of {limit_s / 60:g} min"
+    table = (
+        (uid is not None and row.uid != uid, f"it belongs to uid {row.uid}, not to uid {uid}"),
+        (row.array_id is None, "it is not a task of an array"),
+        (row.partition != harvest.partition, f"its partition is {row.partition}, not {harvest.partition}"),
+        (harvest.account and row.account != harvest.account,
+         f"its account is {row.account or 'none'}, not {harvest.account}"),
+        (harvest.qos and row.qos != harvest.qos, f"its QOS is {row.qos or 'none'}, not {harvest.qos}"),
+        (row.node_count != 1 and not was_widened(row, harvest), f"it asks for {row.node_count} nodes, not 1"),
+        (row.dependency, f"it waits for another job ({row.dependency[:60]})"),
+        (row.oversubscribe in ("YES", "OK", "USER", "MCS") or row.exclusive not in ("", "NODE"),
+         "it does not ask for the whole node (--exclusive)"),
+        (row.licenses, f"it asks for licences ({row.licenses[:60]}), which the main queue would lack"),
+        (row.burst_buffer, "it asks for a burst buffer, which pilots cannot wait for"),
+        (harvest.max_time_s is not None and (limit_s is None or limit_s > most_s),
+         f"it has {limit}, and MaxTime of {harvest.partition} is {most_s / 60:g} min"),
+        (row.reason == HELD_BY_STAFF, "the staff holds it"),
+    )  # fmt: skip
+    return tuple(fault for holds, fault in table if holds)
 
 
 def was_widened(row: TaskRecord, harvest: Harvest) -> bool:
@@ -137,8 +126,7 @@ def changed_by_slurm(
     plug-in may rewrite updates too (job_submit.lua: slurm_job_modify)."""
     found = list(faults(row, harvest, uid))
     if set(_expanded(row.required_nodes)) != set(nodes):
-        what = "node is" if len(nodes) == 1 else "nodes are"
-        found.append(f"its {what} {row.required_nodes or 'not given'}, not {','.join(nodes)}")
+        found.append(f"it is pinned to {row.required_nodes or 'no node'}, not to {','.join(nodes)}")
     if len(nodes) > 1 and row.node_count != len(nodes):
         found.append(f"it asks for {row.node_count} nodes, not {len(nodes)}")
     if row.time_limit_s is None or row.time_limit_s > 60.0 * minutes:
@@ -180,11 +168,7 @@ def inspect(array_id: int, rows: Sequence[TaskRecord], harvest: Harvest, uid: in
 
 
 def split_id(pilot: str) -> tuple[int, int]:
-    """(123, 4) of `123_4`.
-
-    Raises:
-        InvalidInput: not the id of an array task.
-    """
+    """(123, 4) of `123_4`. Raises `InvalidInput`: not the id of an array task."""
     array, _, task = pilot.partition("_")
     if not (array.isascii() and array.isdigit() and task.isascii() and task.isdigit()):
         raise InvalidInput("pilot", f"{pilot[:40]!r} is not the id of an array task (123_4)")

@@ -58,11 +58,7 @@ class Queries:
         return _by_name([row for listed in _lists(wanted) for row in self._query(["-j", listed])])
 
     def task(self, pilot: str) -> squeue.TaskRecord | None:
-        """The row of a pilot's task; None: Slurm does not show it.
-
-        Raises:
-            InvalidInput: that is no task's name.
-        """
+        """The row of a pilot's task; None: Slurm does not show it. Raises `InvalidInput`: that is no task's name."""
         task = task_of(pilot)
         pilots.split_id(task)  # refuses what is no task's name
         return self.tasks([task]).get(task)

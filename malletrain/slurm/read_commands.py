@@ -16,29 +16,17 @@ from malletrain.slurm.formats.records import JobRecord, NodeRecord
 
 
 class CommandReader:
-    """Reads the live cluster through Slurm's text commands. Methods raise `ClusterUnavailable` where there is no
-    answer in time, an error, or an answer that cannot be right.
-
-    Args:
-        now: Unix seconds.
-        harvest_partition: its waiting array tasks are listed one by one.
-        bf_interval_s: bf_interval of SchedulerParameters, for how long a backfill plan is fresh.
-        pyslurm: the command that reads nodes and jobs through pyslurm (`read_pyslurm.choose`), where there is one.
+    """Reads the live cluster through Slurm's text commands, or through pyslurm by the command of
+    `read_pyslurm.choose`. Methods raise `ClusterUnavailable` where there is no answer in time, an error, or an answer
+    that cannot be right. `bf_interval_s`: bf_interval of SchedulerParameters, for how long a backfill plan is fresh.
     """
 
     def __init__(
-        self,
-        commands: Commands,
-        now: Callable[[], float],
-        harvest_partition: str,
-        bf_interval_s: float = 30.0,
+        self, commands: Commands, now: Callable[[], float], harvest_partition: str, bf_interval_s: float = 30.0,
         pyslurm: Sequence[str] = (),
-    ) -> None:
-        self._commands = commands
-        self._now = now
-        self._harvest = harvest_partition
-        self._bf_interval_s = bf_interval_s
-        self._pyslurm = pyslurm
+    ) -> None:  # fmt: skip
+        self._commands, self._now, self._harvest = commands, now, harvest_partition
+        self._bf_interval_s, self._pyslurm = bf_interval_s, pyslurm
         self._diagnosis: sdiag.SchedulerStatistics | None = None
         self._diagnosed_at = float("-inf")
         self._known_nodes: dict[str, NodeRecord] = {}

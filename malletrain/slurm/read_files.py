@@ -33,9 +33,7 @@ _ENDINGS = (".txt", ".json", ".txt.gz", ".json.gz")
 
 def snapshot(folder: Path, *, task_by_task: str | None = None) -> Snapshot:
     """The snapshot of the outputs in `folder`, taken at the latest time in the JSON, else at the newest file's.
-
-    Raises:
-        InvalidInput: no folder, no file about nodes, or one that cannot be read; with file and line where known.
+    Raises `InvalidInput`: no folder, no file about nodes, or one that cannot be read; with file and line where known.
     """
     if not folder.is_dir():
         raise InvalidInput(str(folder), "is not a folder")
@@ -99,19 +97,15 @@ def _load(path: Path) -> json_shapes.Object:
 
 
 def _printed(path: Path) -> str:
-    """The content of a file without the errors that Slurm printed beside it; these lines are left empty.
-
-    Raises:
-        InvalidInput: as `read`; nothing but an error; or the outputs of two clusters.
-    """
+    """The content of a file without the errors that Slurm printed beside it; these lines are left empty. Raises
+    `InvalidInput`: as `read`; nothing but an error; or the outputs of two clusters."""
     lines = read(path).split("\n")
     errors = {at: line for at, line in enumerate(lines) if _ERROR.match(line)}
     named = {at: found[1] for at, line in enumerate(lines) if (found := _CLUSTER.match(line))}
     clusters = dict.fromkeys(named.values())
     if len(clusters) > 1:
-        raise InvalidInput(
-            str(path), f"holds clusters {', '.join(clusters)}: save the output of one cluster (-M NAME)"
-        )
+        several = f"holds clusters {', '.join(clusters)}"
+        raise InvalidInput(str(path), f"{several}: save the output of one cluster (-M NAME)")
     if errors and not any(line.strip() for at, line in enumerate(lines) if at not in errors):
         at, line = next(iter(errors.items()))
         raise InvalidInput(f"{path}:{at + 1}", f"holds nothing but {line[:200]!r}")
@@ -130,11 +124,8 @@ def _is_json(path: Path) -> bool:
 
 
 def read(path: Path) -> str:
-    """The text of a plain or .gz file, bytes that are no UTF-8 replaced.
-
-    Raises:
-        InvalidInput: it cannot be opened or unpacked, or is larger than `MAX_FILE_BYTES`.
-    """
+    """The text of a plain or .gz file, bytes that are no UTF-8 replaced. Raises `InvalidInput`: it cannot be opened
+    or unpacked, or is larger than `MAX_FILE_BYTES`."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)

@@ -17,7 +17,7 @@ from typing import Any
 
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.slurm.command import Commands
-from malletrain.slurm.formats.records import JobRecord, NodeRecord, job_id
+from malletrain.slurm.formats.records import JOB_TEXTS, JOB_TIMES, JobRecord, NodeRecord, identity
 
 #: The environment variable that names a Python that has pyslurm, where that is not the daemon's own.
 PYTHON = "MALLETRAIN_PYSLURM_PYTHON"
@@ -49,12 +49,8 @@ def choose(commands: Commands, release: tuple[int, int], python: str = "") -> tu
 
 
 def ask(commands: Commands, command: Sequence[str]) -> tuple[list[NodeRecord], list[JobRecord]]:
-    """All nodes, and all jobs that have not ended. `command`: of `choose`.
-
-    Raises:
-        ClusterUnavailable: no answer in time, or an error.
-        InvalidInput: an answer that cannot be right.
-    """
+    """All nodes, and all jobs that have not ended. `command`: of `choose`. Raises `ClusterUnavailable`: no answer in
+    time, or an error; `InvalidInput`: an answer that cannot be right."""
     try:
         answer = json.loads(commands.ask([*command, "rows"]))
         nodes = [NodeRecord(*row) for row in answer["nodes"]]
@@ -99,31 +95,19 @@ def job_row(job: Any) -> JobRecord | None:
     if job.state not in _SHOWN:
         return None
     waiting = str(job.array_tasks_waiting or "") if job.array_id else ""
-    task, het = job.array_task_id or 0, job.heterogeneous_id or None  # pyslurm says None for task 0 (24.11.0)
-    minutes = job.time_limit
+    # pyslurm says None for task 0 (24.11.0).
+    task, het, offset = job.array_task_id or 0, job.heterogeneous_id or 0, job.heterogeneous_offset or 0
+    which = identity(job.id, job.array_id or 0, task, waiting, het, offset)
+    texts: dict[str, Any] = {name: getattr(job, key) or "" for name, (*_, key) in JOB_TEXTS.items() if key}
+    times: dict[str, Any] = {name: getattr(job, name) for name in JOB_TIMES}
     return JobRecord(
-        id=job_id(job.id, job.array_id or None, task, waiting, het, job.heterogeneous_offset or 0),
-        raw_id=job.id,
+        **which | texts | times | {"tasks": waiting and f"[{waiting}]"},
         state=job.state,
         user=_user(job.user_id),
         account=_text(lambda: job.account),
-        partition=job.partition or "",
-        qos=job.qos or "",
-        reason=job.state_reason or "",
         name=_text(lambda: job.name),
         node_count=max(1, job.num_nodes or 1),
-        array_id=job.array_id or None,
-        tasks=waiting and f"[{waiting}]",
-        het_id=het,
-        time_limit_s=60.0 * minutes if isinstance(minutes, int) else None,
-        submit_time=job.submit_time,
-        eligible_time=job.eligible_time,
-        start_time=job.start_time,
-        end_time=job.end_time,
-        nodes=job.allocated_nodes or "",
-        planned_nodes=job.scheduled_nodes or "",
-        required_nodes=job.required_nodes or "",
-        excluded_nodes=job.excluded_nodes or "",
+        time_limit_s=60.0 * job.time_limit if isinstance(job.time_limit, int) else None,
         features=_features(job.constraints),
         gres=",".join(f"{name}:{count}" for name, count in (job.gres_per_node or {}).items()),
         dependency=_dependency(job.dependencies or {}),

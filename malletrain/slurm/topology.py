@@ -22,17 +22,10 @@ MAX_JOBS_PER_COMMAND = 200
 
 
 class Topology:
-    """Slurm's switches, asked for seldom and remembered.
-
-    Args:
-        now: Unix seconds.
-        harvest_partition: its tasks ask for no switches.
-    """
+    """Slurm's switches, asked for seldom and remembered. Tasks of the harvest partition ask for none."""
 
     def __init__(self, commands: Commands, now: Callable[[], float], harvest_partition: str) -> None:
-        self._commands = commands
-        self._now = now
-        self._harvest = harvest_partition
+        self._commands, self._now, self._harvest = commands, now, harvest_partition
         self._leaves: Mapping[str, str] = {}
         self._asked_at = float("-inf")
         self._switches: dict[int, int | None] = {}
@@ -57,18 +50,14 @@ class Topology:
         """The jobs, those that wait for several nodes with the number of leaf switches that they ask for."""
         if not self.leaves():
             return tuple(jobs)
-        wide = {
-            job.raw_id
-            for job in jobs
-            if job.state is SlurmState.PENDING and job.node_count > 1 and job.partition != self._harvest
-        }
+        waiting = (job for job in jobs if job.state is SlurmState.PENDING and job.partition != self._harvest)
+        wide = {job.raw_id for job in waiting if job.node_count > 1}
         self._switches = {number: asked for number, asked in self._switches.items() if number in wide}
         new = sorted(wide - self._switches.keys())[:MAX_JOBS_PER_COMMAND]
         if new:
             self._switches |= self._ask(new)
-        return tuple(
-            replace(job, switches=asked) if (asked := self._switches.get(job.raw_id)) else job for job in jobs
-        )
+        asked = ((job, self._switches.get(job.raw_id)) for job in jobs)
+        return tuple(replace(job, switches=most) if most else job for job, most in asked)
 
     def _ask(self, numbers: Sequence[int]) -> dict[int, int | None]:
         mark = self._commands.mark()
@@ -79,26 +68,18 @@ class Topology:
             return {}  # asked for again at the next look
         cells = answer.output.split(mark)
         pairs = zip(cells[::2], cells[1::2], strict=False)
-        requested = {
-            int(number): int(asked) for number, asked in pairs if number.strip().isdigit() and asked.isdigit()
-        }
-        return {number: requested.get(number) or None for number in numbers}
+        found = {int(number): int(asked) for number, asked in pairs if number.strip().isdigit() and asked.isdigit()}
+        return {number: found.get(number) or None for number in numbers}
 
 
 def leaf_of_each(printed: str) -> dict[str, str]:
     """`scontrol show topology`: the leaf of each node. A leaf is a switch of level 0, or a block; a node of several
-    leaves is in the first. Empty where Slurm has no topology ("No topology information available").
-
-    Raises:
-        InvalidInput: a leaf whose nodes cannot be read.
-    """
+    leaves is in the first. Empty where Slurm has no topology ("No topology information available"). Raises
+    `InvalidInput`: a leaf whose nodes cannot be read."""
     found: dict[str, str] = {}
     for line in printed.splitlines():
         record = f" {line.strip()}"
-        name = (
-            text.word(record, "SwitchName") if text.word(record, "Level") == "0" else text.word(record, "BlockName")
-        )
-        if name:
+        if name := text.word(record, "SwitchName" if text.word(record, "Level") == "0" else "BlockName"):
             for node in hostlist.expand(text.word(record, "Nodes"), f"scontrol show topology ({name})"):
                 found.setdefault(node, name)
     return found

@@ -20,10 +20,9 @@ from malletrain.slurm.site.held_task_limits import TooManyHeldTasks
 from malletrain.slurm.submission.sbatch import BatchRequest, default_tasks
 from malletrain.slurm.submission.submit import (
     SubmissionRefused,
-    add_tasks,
+    Submitter,
     check_partition,
     node_kinds,
-    submit,
     whole_gres,
 )
 from malletrain.study.trial_endings import FACTS, Ending, Figure, TrainingEnded, TrialEnd, read_fault, tail_of
@@ -245,8 +244,9 @@ class JobRuns:
     ) -> None:
         self._daemon = connect()
         self._lock = threading.Lock()
-        self._environ, self._say, self._stopping = environ, say, stopping
+        self._say, self._stopping = say, stopping
         self._commands = Commands(environ)
+        self._submitter = Submitter(self._daemon, self._commands, environ, say)
         self._listed: dict[int, JobRow] = {}
         self._queues: dict[int, queue.SimpleQueue[EventRow]] = {}  #: of jobs that are not over, with their new events
         self._listed_at = -JOBS_REFRESH_S
@@ -288,7 +288,7 @@ class JobRuns:
         for attempt in range(1, MAX_SUBMIT_ATTEMPTS + 1):
             try:
                 with self._lock:
-                    job, _ = submit(self._daemon, self._commands, request, self._environ, self._say)
+                    job, _ = self._submitter.submit(request)
                     self._listed_at = -JOBS_REFRESH_S
                     self._queues[job] = queue.SimpleQueue()
                 return JobRun(self, spec, job)
@@ -327,7 +327,7 @@ class JobRuns:
         """Submit more held tasks for a job: where its pilots are preempted before they train, no worker does."""
         try:
             with self._lock:
-                add_tasks(self._daemon, self._commands, job, self._request(spec), self._environ, self._say)
+                self._submitter.add_tasks(job, self._request(spec))
         except (SubmissionRefused, TooManyHeldTasks, ClusterUnavailable) as error:
             self._say(f"{spec.name}: no more tasks for job {job}: {error}")
 

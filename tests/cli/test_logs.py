@@ -7,12 +7,14 @@ import re
 import signal
 import subprocess
 import sys
+from glob import escape
 from pathlib import Path
 
 import pytest
 
-from malletrain.cli.logs import OutputTask, file_pattern, tasks_of
+from malletrain.cli.logs import OutputTask, tasks_of
 from malletrain.domain.event import EventKind
+from malletrain.domain.output_files import output_file
 from malletrain.wire.rows import EventRow, JobRow
 from tests.api.house import House
 from tests.cli.conftest import Desk
@@ -30,7 +32,7 @@ ROW = JobRow(3, "a*b", "ada", 1001, "", "running", 1, 4, 0.0)
     ],
 )
 def test_sbatchs_patterns_become_file_names(pattern: str, found: str) -> None:
-    assert file_pattern(pattern, "47_2", ROW) == found
+    assert output_file(pattern, "47_2", ROW.name, ROW.user, quote=escape) == found
 
 
 def test_tasks_of_the_last_world_come_first_in_rank_order() -> None:

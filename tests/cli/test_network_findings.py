@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.cli.admin.network_findings import network_findings
+from malletrain.cli.admin.surroundings import network_findings
 from malletrain.config import Config
 from malletrain.config.sections import ApiSection
 from malletrain.slurm.site.site_facts import Finding, Level
@@ -55,7 +55,7 @@ def listening(folder: Path, uids: dict[str, int], address: str = "00000000") -> 
 def test_who_holds_the_daemons_port(
     uids: dict[str, int], level: Level | None, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("malletrain.cli.admin.network_findings.user_name", str)
+    monkeypatch.setattr("malletrain.cli.admin.surroundings.user_name", str)
     ours = network_findings(Config(), proc=listening(tmp_path, uids))
     told = [each for each in ours if "port 8470" in each.what]
     assert [(each.level, words in each.what) for each in told] == ([] if level is None else [(level, True)])

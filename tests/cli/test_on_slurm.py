@@ -189,7 +189,7 @@ def test_stop_ends_all_pilots_with_the_daemon_dead(start: Callable[..., Running]
     running.process.wait(120)
     lab.run(["sbatch", "--hold", "-p", "batch", "--wrap", "true"], user=USER)
     assert len(tasks(lab)) == 8
-    done = alice.call("main", "stop", "--all", "--now", "--me", "-p", "harvest")
+    done = alice.call("main", "stop", "--all", "--now", "-p", "harvest")
     assert (done.stderr, done.returncode) == ("", 0)
     left = tasks(lab)
     assert len(left) == 1

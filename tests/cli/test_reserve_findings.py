@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain import config as configuration
-from malletrain.cli.admin.reserve_findings import harmless_reserve, hetjobs_in, reserve_findings
+from malletrain.cli.admin.surroundings import harmless_reserve, hetjobs_in, reserve_findings
 from malletrain.slurm.command import Commands
 from malletrain.slurm.site.site_facts import Level
 

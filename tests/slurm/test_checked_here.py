@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from malletrain.domain.errors import InvalidInput
-from malletrain.slurm.submission.checked_here import CHECK, checked_here
+from malletrain.slurm.submission.job_python import CHECK, checked_here
 from malletrain.slurm.submission.sbatch import BatchRequest
 
 

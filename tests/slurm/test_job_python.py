@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.cli.admin.python_findings import python_findings
+from malletrain.cli.admin.surroundings import python_findings
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.snapshot import SlurmState
 from malletrain.slurm.command import Commands

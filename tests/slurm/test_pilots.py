@@ -121,7 +121,7 @@ def test_only_ids_of_tasks_are_ids_of_pilots(text: str) -> None:
 def test_what_slurm_made_of_a_pin() -> None:
     row = HELD._replace(required_nodes="n1", time_limit_s=300.0, exclusive="NODE")
     assert pilots.changed_by_slurm(row, HARVEST, 1001, ["n1"], 5) == ()
-    assert "node is n1, not n2" in pilots.changed_by_slurm(row, HARVEST, 1001, ["n2"], 5)[0]
+    assert "pinned to n1, not to n2" in pilots.changed_by_slurm(row, HARVEST, 1001, ["n2"], 5)[0]
     assert "limit is 5 min, not 4 min" in pilots.changed_by_slurm(row, HARVEST, 1001, ["n1"], 4)[0]
     assert "no longer held" in pilots.changed_by_slurm(row._replace(priority=1), HARVEST, 1001, ["n1"], 5)[0]
 
@@ -130,7 +130,7 @@ def test_what_slurm_made_of_a_pin_to_several_nodes() -> None:
     wide, three = replace(HARVEST, max_nodes=4), ["n1", "n2", "n3"]
     row = HELD._replace(required_nodes="n[1-3]", node_count=3, time_limit_s=300.0, exclusive="NODE")
     assert pilots.changed_by_slurm(row, wide, 1001, three, 5) == ()
-    assert "nodes are n[1-3], not n1,n2" in pilots.changed_by_slurm(row, wide, 1001, three[:2], 5)[0]
+    assert "pinned to n[1-3], not to n1,n2" in pilots.changed_by_slurm(row, wide, 1001, three[:2], 5)[0]
     fewer = row._replace(node_count=2)
     assert "asks for 2 nodes, not 3" in pilots.changed_by_slurm(fewer, wide, 1001, three, 5)[0]
 

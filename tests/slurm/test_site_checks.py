@@ -366,7 +366,7 @@ def test_what_jobs_may_have_of_a_node() -> None:
 )
 def test_held_tasks_within_what_an_array_may_have(config: str, most: int, why: str) -> None:
     facts = site(config)
-    limits = held_task_limits.limits_of(facts)
+    limits = held_task_limits.limits_of(facts.words)
     assert (limits.most_tasks, limits.why) == (most, why)
     assert rules_from(Config(), facts).max_top_up == min(50, most)
     said = " ".join(f.what for f in doctor._arrays(facts))

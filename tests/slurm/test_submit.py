@@ -9,7 +9,7 @@ import pytest
 
 from malletrain.slurm.command import Commands
 from malletrain.slurm.submission.sbatch import BatchRequest
-from malletrain.slurm.submission.submit import SubmissionRefused, add_tasks, set_aside
+from malletrain.slurm.submission.submit import SubmissionRefused, Submitter, set_aside
 from malletrain.wire.address import Address
 from malletrain.wire.daemon import DaemonClient
 from malletrain.wire.http import DaemonRefused
@@ -48,7 +48,7 @@ def test_more_tasks_that_the_daemon_does_not_take(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     request = BatchRequest("small", 1, 2, "harvest", str(tmp_path), b"#!/bin/sh\ntrue\n", tasks=2)
     with pytest.raises(SubmissionRefused) as refused:
-        add_tasks(Refusing(), Commands(), 7, request, os.environ, print)
+        Submitter(Refusing(), Commands(), os.environ, print).add_tasks(7, request)
     assert str(refused.value) == f"the job has ended; {became}"
 
 

@@ -85,7 +85,7 @@ MARK = "\x1e0a1b2c3d\x1e"
 
 
 def _line(row: dict[str, str], account: str, name: str) -> str:
-    defaults = dict.fromkeys(squeue._LETTERS, "N/A") | {
+    defaults = dict.fromkeys(squeue._COLUMNS, "N/A") | {
         "i": "7",
         "A": "7",
         "F": "7",
@@ -93,7 +93,7 @@ def _line(row: dict[str, str], account: str, name: str) -> str:
         "D": "1",
         "l": "5:00",
     }
-    fixed = squeue.FIELD_SEPARATOR.join((defaults | row)[letter] for letter in squeue._LETTERS)
+    fixed = squeue.FIELD_SEPARATOR.join((defaults | row)[letter] for letter in squeue._COLUMNS)
     return f"{MARK}{fixed}{MARK}{account}{MARK}{name}{MARK}\n"
 
 

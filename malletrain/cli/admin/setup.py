@@ -40,6 +40,12 @@ class _Step:
     backup: bool = False
 
 
+_RECONFIGURE = _Step(
+    "Slurm reads it; copy it to the nodes before, unless slurmd gets it from slurmctld",
+    (("scontrol", "reconfigure"),),
+)
+
+
 @click.command(
     epilog="""\b
 Example:
@@ -53,28 +59,15 @@ Example:
 )  # fmt: skip
 @click.option("--account", default="harvest", show_default=True, metavar="NAME", help="Their account.")
 @click.option("--qos", default="harvest", show_default=True, metavar="NAME", help="Their QOS.")
-@click.option(
-    "--daemon-user",
-    default="malletrain",
-    show_default=True,
-    metavar="USER",
-    help="The daemon's user.",
-)
+@click.option("--daemon-user", default="malletrain", show_default=True, metavar="USER", help="The daemon's user.")
 @click.option("--users", default="", metavar="USER,...", help="Researchers who may use it.")
 @click.option("--conf", "conf", type=click.Path(path_type=Path), metavar="FILE", help="Another slurm.conf.")
 @click.option("--undo", is_flag=True, help="Take it back.")
 @click.option("--apply", "for_real", is_flag=True, help="Do it, as root; keeps slurm.conf.before-malletrain.")
 def setup(
-    partition: str,
-    nodes: str,
-    account: str,
-    qos: str,
-    daemon_user: str,
-    users: str,
-    conf: Path | None,
-    undo: bool,
+    partition: str, nodes: str, account: str, qos: str, daemon_user: str, users: str, conf: Path | None, undo: bool,
     for_real: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Prepare this site's Slurm; without --apply, only print how.
 
     Run it on slurmctld's machine, and again after an upgrade. No main job is touched. A site where Slurm preempts
@@ -104,11 +97,10 @@ def _doing(wanted: Wanted, facts: SiteFacts, file: Path, known: Accounts) -> Ite
             try:
                 pwd.getpwnam(user)
             except KeyError:
-                raise InvalidInput(
-                    f"user {user}",
-                    "does not exist on this machine: create it first (site-configs/systemd/malletrain.sysusers), "
-                    "since slurmctld looks up its uid only once",
-                ) from None
+                why = (
+                    "create it first (site-configs/systemd/malletrain.sysusers): slurmctld looks up its uid only once"
+                )
+                raise InvalidInput(f"user {user}", f"does not exist on this machine: {why}") from None
         enforced = facts.words.get("AccountingStorageEnforce", "none") != "none"
         if why := site_setup.shut_out(wanted, known, enforced):
             raise InvalidInput("accounts", why)
@@ -119,15 +111,11 @@ def _doing(wanted: Wanted, facts: SiteFacts, file: Path, known: Accounts) -> Ite
     if facts.accounting and wanted.account:
         new = site_setup.with_main_doors_shut(new, wanted)
     if new != old:
-        done = [f"partition {wanted.partition}, and PreemptMode=OFF on each main partition"] * (
-            site_setup.BEGIN not in old
-        )
+        is_new = site_setup.BEGIN not in old
+        done = [f"partition {wanted.partition}, and PreemptMode=OFF on each main partition"] * is_new
         done += [f"main partitions take no jobs of account {wanted.account}"] * ("DenyAccounts=" in new)
-        yield _Step(f"{file}: {'; '.join(done)}", (), file, old, new, site_setup.BEGIN not in old)
-        yield _Step(
-            "Slurm reads it; copy it to the nodes before, unless slurmd gets it from slurmctld",
-            (("scontrol", "reconfigure"),),
-        )
+        yield _Step(f"{file}: {'; '.join(done)}", (), file, old, new, is_new)
+        yield _RECONFIGURE
 
 
 def _undoing(wanted: Wanted, facts: SiteFacts, file: Path, known: Accounts) -> Iterator[_Step]:
@@ -137,14 +125,10 @@ def _undoing(wanted: Wanted, facts: SiteFacts, file: Path, known: Accounts) -> I
             yield _Step("cancel running and waiting pilots", (("scancel", f"--partition={wanted.partition}"),))
         new = site_setup.without_harvest(old)
         yield _Step(f"{file}: as it was before", (), file, old, new)
-        yield _Step(
-            "Slurm reads it; copy it to the nodes before, unless slurmd gets it from slurmctld",
-            (("scontrol", "reconfigure"),),
-        )
+        yield _RECONFIGURE
     elif wanted.partition in facts.partitions:
-        raise InvalidInput(
-            str(file), f"partition {wanted.partition} was not made by `malletrain setup`: remove it by hand"
-        )
+        why = f"partition {wanted.partition} was not made by `malletrain setup`: remove it by hand"
+        raise InvalidInput(str(file), why)
     if facts.accounting and (takings := site_setup.takings(wanted, known)):
         yield _Step("account and QOS of the pilots", tuple(map(tuple, takings)))
 
@@ -166,11 +150,8 @@ def _script(steps: list[_Step]) -> Iterator[str]:
 
 
 def _carry_out(step: _Step, commands: Commands, emptied: str) -> None:
-    """Do one step; `emptied`: a partition whose jobs were cancelled, which must be empty before it goes.
-
-    Raises:
-        MalletrainError: it failed; what was done before stays, and the command may be run again.
-    """
+    """Do one step; `emptied`: a partition whose jobs were cancelled, which must be empty before it goes. Raises
+    `MalletrainError`: it failed; what was done before stays, and the command may be run again."""
     if step.file is not None:
         if emptied:
             _wait_until_empty(commands, emptied)
@@ -226,10 +207,8 @@ def _read(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError as error:
-        why = os.strerror(error.errno or 0)
-        raise InvalidInput(
-            str(file), f"cannot be read ({why}): run this on slurmctld's machine, or give --conf"
-        ) from error
+        why = f"cannot be read ({os.strerror(error.errno or 0)}): run this on slurmctld's machine, or give --conf"
+        raise InvalidInput(str(file), why) from error
 
 
 class SetupFailed(MalletrainError):

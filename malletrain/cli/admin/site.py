@@ -8,16 +8,14 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import click
 
 from malletrain import config as configuration
-from malletrain.cli.admin.network_findings import network_findings
-from malletrain.cli.admin.python_findings import python_findings
-from malletrain.cli.admin.reserve_findings import reserve_findings
+from malletrain.cli.admin.surroundings import network_findings, python_findings, reserve_findings
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.snapshot import Snapshot
 from malletrain.slurm import read_files
@@ -93,8 +91,7 @@ def doctor(config_file: Path | None, as_text: bool) -> None:
         *(Finding(Level.WARNING, gone) for gone in config.gone),
     )
     if as_text:
-        rows = [{"level": f.level.value, "what": f.what, "remedy": f.remedy} for f in found]
-        click.echo(json.dumps(rows, indent=1))
+        click.echo(json.dumps([asdict(finding) for finding in found], indent=1))
     else:
         colours = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "red"}
         for finding in found:
@@ -115,10 +112,10 @@ def _charging(config: configuration.Config) -> Finding:
     named = f"; {len(config.charging.users)} users have one of their own" if config.charging.users else ""
     said = f"jobs are charged to {what} (charging.account){named}"
     of_accounts = bool(config.sizing.budgets or config.sizing.account_weights)
-    if config.charging.account == "pilots" and of_accounts:
-        remedy = 'set charging.account = "default_account"'
-        return Finding(Level.WARNING, f"{said}: rules by account bind all jobs alike", remedy)
-    return Finding(Level.OK, said)
+    if config.charging.account != "pilots" or not of_accounts:
+        return Finding(Level.OK, said)
+    remedy = 'set charging.account = "default_account"'
+    return Finding(Level.WARNING, f"{said}: rules by account bind all jobs alike", remedy)
 
 
 def _sites_python() -> str:
@@ -136,14 +133,14 @@ def room_for_journal(config: configuration.Config) -> Iterator[Finding]:
     except OSError:
         return
     free_mb, least = room.f_bavail * room.f_frsize / 1e6, config.store.min_free_mb
+    said, remedy = (
+        f"{free_mb:.0f} MB are free for the journal",
+        f"make room on the file system of {config.store.path}",
+    )
     if free_mb < least:
-        yield Finding(
-            Level.ERROR,
-            f"{free_mb:.0f} MB are free for the journal, below {least} (store.min_free_mb): nothing new starts",
-            f"make room on the file system of {config.store.path}",
-        )
+        yield Finding(Level.ERROR, f"{said}, below {least} (store.min_free_mb): nothing new starts", remedy)
     else:
-        yield Finding(Level.OK, f"{free_mb:.0f} MB are free for the journal")
+        yield Finding(Level.OK, said)
 
 
 def as_json(seen: Snapshot) -> dict[str, Any]:

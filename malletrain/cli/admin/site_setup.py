@@ -54,30 +54,22 @@ class Accounts:
 
 
 def without_costly_nodes(facts: SiteFacts) -> str:
-    """All nodes but those of a cloud and those that Slurm powers down when they are idle.
-
-    Raises:
-        InvalidInput: there are no others.
-    """
+    """All nodes but those of a cloud and those that Slurm powers down when they are idle. Raises `InvalidInput`:
+    there are no others."""
     every = frozenset[str]().union(*(partition.nodes for partition in facts.partitions.values()))
     costly = frozenset[str]().union(*(costly_nodes(facts, name) for name in facts.partitions))
     if not costly:
         return "ALL"
     if costly == every:
-        raise InvalidInput(
-            "--nodes", "every node is a cloud node or powered down when idle: name those to harvest, here "
-            "and in pool.include",
-        )  # fmt: skip
+        why = "every node is a cloud node or powered down when idle: name those to harvest, here and in pool.include"
+        raise InvalidInput("--nodes", why)
     return hostlist.folded(every - costly)
 
 
 def with_harvest(text: str, wanted: Wanted, partitions: Collection[str], accounting: bool) -> str:
     """slurm.conf with a harvest partition that every other one preempts, while main partitions do not preempt each
-    other. `partitions`: those that Slurm has now. Text that has it already is given back as it is.
-
-    Raises:
-        InvalidInput: Slurm preempts already, or partitions stand in another file.
-    """
+    other; as it is where it has it already. `partitions`: those that Slurm has now. Raises `InvalidInput`: Slurm
+    preempts already, or partitions stand in another file."""
     if BEGIN in text:
         return text
     if wanted.partition in partitions:
@@ -119,11 +111,8 @@ def with_harvest(text: str, wanted: Wanted, partitions: Collection[str], account
 def with_main_doors_shut(text: str, wanted: Wanted) -> str:
     """slurm.conf whose main partitions take no jobs of the pilots' account, which would run there free of charge.
 
-    A partition that lists whom it admits is left alone: the doctor says where this account is one of them.
-
-    Raises:
-        InvalidInput: a partition denies other accounts already.
-    """
+    A partition that lists whom it admits is left alone: the doctor says where this account is one of them. Raises
+    `InvalidInput`: a partition denies other accounts already."""
     lines = text.splitlines()
     for first, last in _main_partitions(lines):
         record = " ".join(line.partition("#")[0] for line in lines[first : last + 1])
@@ -235,28 +224,13 @@ def shut_out(wanted: Wanted, known: Accounts, enforced: bool) -> str:
 def accounts_from(qos: str, accounts: str, users: str, account: str) -> Accounts:
     """What `sacctmgr -n -P show` prints: `qos format=name`, `account withcoord format=account,coordinators`, `user
     withassoc format=user,account,defaultaccount`."""
-    coordinators: set[str] = set()
-    names = set()
-    for line in accounts.splitlines():
-        name, _, those = line.strip().partition("|")
-        names.add(name)
-        if name == account:
-            coordinators.update(part for part in those.split(",") if part)
-    of: dict[str, set[str]] = {}
+    rows = [line.strip().partition("|") for line in accounts.splitlines()]
+    coordinators = {part for name, _, those in rows if name == account for part in those.split(",") if part}
+    of: dict[str, frozenset[str]] = {}
     defaults = {}
     for line in users.splitlines():
-        user, its_account, default = _three(line.strip().split("|"))
-        of.setdefault(user, set()).add(its_account)
+        user, its_account, default = [*line.strip().split("|"), "", ""][:3]
+        of[user] = of.get(user, frozenset()) | {its_account}
         defaults[user] = default
-    return Accounts(
-        frozenset(line.strip() for line in qos.splitlines()),
-        frozenset(names),
-        frozenset(coordinators),
-        {user: frozenset(each) for user, each in of.items()},
-        defaults,
-    )
-
-
-def _three(words: Sequence[str]) -> tuple[str, str, str]:
-    user, account, default = [*words, "", "", ""][:3]
-    return user, account, default
+    every_qos = frozenset(line.strip() for line in qos.splitlines())
+    return Accounts(every_qos, frozenset(name for name, _, _ in rows), frozenset(coordinators), of, defaults)

@@ -72,11 +72,8 @@ def start_refusals(
     comments: Mapping[str, str],
     rate_room: int,
 ) -> dict[str, str]:
-    """Why tasks may not be started, by task; those that may are not in it.
-
-    `present`: all tasks of the harvest partition; `comments`: of the tasks in question; `rate_room`: how many may
-    start now by the rate.
-    """
+    """Why tasks may not be started, by task. `present`: all tasks of the harvest partition; `comments`: of those in
+    question; `rate_room`: how many may start now by the rate."""
     refused: dict[str, str] = {}
     in_order: dict[str, list[StartPilot]] = {}
     for start in starts:
@@ -95,8 +92,7 @@ def start_refusals(
         if why:
             refused[task] = why
         else:
-            room -= 1
-            rate_room -= 1
+            room, rate_room = room - 1, rate_room - 1
     return refused
 
 
@@ -105,10 +101,7 @@ def comment_refusal(task: str, job: int, comments: Mapping[str, str]) -> str:
     wanted, found = comment_of(job), comments.get(task, "")
     if found == wanted or found.startswith(f"{wanted};"):
         return ""
-    return (
-        f"its owner has not announced it for job {job}: its comment in Slurm is {found[:60]!r}, not {wanted!r} "
-        "(`mtbatch` writes it; on older tasks `scontrol update` does)"
-    )
+    return f"its owner has not announced it for job {job}: its comment in Slurm is {found[:60]!r}, not {wanted!r}"
 
 
 def announced_ones(comments: Mapping[str, str]) -> frozenset[str]:

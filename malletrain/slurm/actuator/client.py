@@ -20,23 +20,12 @@ _CONNECT_S = 5.0
 
 
 class ActuatorClient:
-    """The port `Cluster`.
-
-    Args:
-        patience_s: seconds to wait for one reply, the actuator's Slurm commands included.
-    """
+    """The port `Cluster`. `patience_s`: for one reply, the actuator's Slurm commands included."""
 
     def __init__(
-        self,
-        looks: SlurmCluster,
-        actuator: Path,
-        owner_of: Callable[[int], int | None],
-        patience_s: float,
+        self, looks: SlurmCluster, actuator: Path, owner_of: Callable[[int], int | None], patience_s: float
     ) -> None:
-        self._looks = looks
-        self._actuator = actuator
-        self._owner_of = owner_of
-        self._patience_s = patience_s
+        self._looks, self._actuator, self._owner_of, self._patience_s = looks, actuator, owner_of, patience_s
         self._end_at = float("inf")
 
     def end_within(self, seconds: float) -> None:
@@ -86,9 +75,7 @@ class ActuatorClient:
         return {job: uid for job, uid in found.items() if uid is not None}
 
     def _send(self, request: ActuatorRequest) -> Sequence[Outcome]:
-        """Raises:
-        ClusterUnavailable: the actuator does not answer, or Slurm does not answer it.
-        """
+        """Raises `ClusterUnavailable`: the actuator does not answer, or Slurm does not answer it."""
         answer = self._ask(write_request(request))
         if answer.unavailable:
             raise ClusterUnavailable(f"actuator: {answer.unavailable}")
@@ -107,6 +94,5 @@ class ActuatorClient:
                 connection.sendall(line)
                 return read_answer(read_line(connection, lambda: min(deadline, self._end_at) - time.monotonic()))
         except (OSError, InvalidInput) as error:
-            raise ClusterUnavailable(
-                f"the actuator at {self._actuator} does not answer ({error}): is malletrain-actuator running?"
-            ) from error
+            why = f"the actuator at {self._actuator} does not answer ({error}): is malletrain-actuator running?"
+            raise ClusterUnavailable(why) from error

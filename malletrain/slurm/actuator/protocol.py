@@ -29,9 +29,7 @@ MAX_REASON_CHARS = 500
 class ActuatorRequest:
     """One verb with its actions, all of one kind. `owners`: the uid that announced each job, as the daemon has it."""
 
-    actions: (
-        tuple[StartPilot, ...] | tuple[RecyclePilot, ...] | tuple[CutLimit] | tuple[CancelTasks] | tuple[Stray, ...]
-    )
+    actions: tuple[StartPilot | RecyclePilot | CutLimit | CancelTasks | Stray, ...]
     owners: Mapping[int, int]
 
 
@@ -70,18 +68,21 @@ _is_pilot = _text(r"[1-9][0-9]{0,9}_[0-9]{1,7}(?:\+[1-9][0-9]{0,3})?")
 
 _JOB = Field("job", "job_id", _whole(2**53), "a whole number of 0 or more")
 _REASON = Field(
-    "reason", "reason", _text(rf"(?s).{{0,{MAX_REASON_CHARS}}}"), f"text of at most {MAX_REASON_CHARS} characters"
+    "reason", "reason", _text(rf"(?s).{{0,{MAX_REASON_CHARS}}}"), f"at most {MAX_REASON_CHARS} characters"
 )
 _PILOT = Field("pilot", "pilot", _is_pilot, "an array's number and a task's, as 123_4 or 123_4+1")
 _NODE = Field("node", "node", _text(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}"), "a node's name")
-_PILOTS = Field(
-    "pilots",
-    "pilots",
+_PILOTS = Field("pilots", "pilots",
     lambda value: isinstance(value, list) and len(value) <= MAX_PILOTS and all(map(_is_pilot, value)),
     "a list of pilots, and not of too many",
-)
+)  # fmt: skip
+_LIMIT = Field("limit_s", "limit_s", _seconds, "a number of seconds")
+_KILL = Field("kill", "kill", lambda value: type(value) is bool, "true or false")
+_ENDS_AT = Field("ends_at", "ends_at", _seconds, "a number of seconds")
 #: A job as squeue has it: 123, 123_4, 123_[5-9] or 123+1. Only compared with what squeue shows, as is the user.
-_SLURM_JOB = _text(r"[1-9][0-9]{0,9}(?:_[0-9]{1,7}|_\[[0-9,%:-]{1,200}\]|\+[0-9]{1,4})?")
+_SLURM_JOB = r"[1-9][0-9]{0,9}(?:_[0-9]{1,7}|_\[[0-9,%:-]{1,200}\]|\+[0-9]{1,4})?"
+_STRAY = Field("job", "job", _text(_SLURM_JOB), "as Slurm has it")
+_USER = Field("user", "user", _text(r"[^\x00-\x1f\x7f]{1,255}"), "as Slurm has it")
 #: Of a start: who announced the job.
 _UID = Field("uid", "", _whole(2**32 - 2), "a whole number of 0 or more")
 
@@ -95,24 +96,11 @@ class Order(NamedTuple):
 
 
 ORDERS = {
-    "start": Order(
-        StartPilot, (_JOB, _REASON, _PILOT, _NODE, Field("limit_s", "limit_s", _seconds, "a number of seconds"), _UID)
-    ),
-    "recycle": Order(
-        RecyclePilot,
-        (_JOB, _REASON, _PILOT, _NODE, Field("kill", "kill", lambda value: type(value) is bool, "true or false")),
-    ),
-    "cut": Order(
-        CutLimit, (_JOB, _REASON, _PILOT, _NODE, Field("ends_at", "ends_at", _seconds, "a number of seconds")), most=1
-    ),
+    "start": Order(StartPilot, (_JOB, _REASON, _PILOT, _NODE, _LIMIT, _UID)),
+    "recycle": Order(RecyclePilot, (_JOB, _REASON, _PILOT, _NODE, _KILL)),
+    "cut": Order(CutLimit, (_JOB, _REASON, _PILOT, _NODE, _ENDS_AT), most=1),
     "cancel": Order(CancelTasks, (_JOB, _REASON, _PILOTS), most=1),
-    "take_back": Order(
-        Stray,
-        (
-            Field("job", "job", _SLURM_JOB, "as Slurm has it"),
-            Field("user", "user", _text(r"[^\x00-\x1f\x7f]{1,255}"), "as Slurm has it"),
-        ),
-    ),
+    "take_back": Order(Stray, (_STRAY, _USER)),
 }
 
 
@@ -141,11 +129,8 @@ def write_request(request: ActuatorRequest) -> bytes:
 
 
 def read_request(line: bytes, most_s: float) -> ActuatorRequest:
-    """The request in `line`. `most_s`: the longest time limit that is accepted, in seconds.
-
-    Raises:
-        InvalidInput: the line is not a request, or a field has a wrong type or value.
-    """
+    """The request in `line`. `most_s`: the longest time limit that is accepted, in seconds. Raises `InvalidInput`:
+    the line is not a request, or a field has a wrong type or value."""
     body = _json(line, "request")
     verb = body.get("verb") if isinstance(body, dict) else None
     order = ORDERS.get(verb) if isinstance(verb, str) else None
@@ -180,11 +165,7 @@ def write_reply(answer: ActuatorReply) -> bytes:
 
 
 def read_answer(line: bytes) -> ActuatorReply:
-    """The reply in `line`.
-
-    Raises:
-        InvalidInput: the line is not a reply of this release.
-    """
+    """The reply in `line`. Raises `InvalidInput`: the line is not a reply of this release."""
     body = _json(line, "answer")
     try:
         outcomes = tuple(Outcome(**row) for row in body["outcomes"])

@@ -1,9 +1,7 @@
 """The actuator: the one process with Slurm's rights, serving one user on a Unix socket.
 
-It accepts the five verbs of `protocol` and carries them out by `SlurmCluster`, which reads each task again before it
-changes it and leaves alone what is not a held pilot in the harvest partition, account and QOS. Bounds
-of its own come before that (`bounds`), and each act is recorded (`AuditLog`). It keeps no state but its rates, so it
-may be killed and restarted at any moment.
+It carries out the five verbs of `protocol` by `SlurmCluster`, within its own `bounds`, and records each act
+(`AuditLog`). It keeps no state but its rates, so it may be killed and restarted at any moment.
 """
 
 from __future__ import annotations
@@ -26,24 +24,10 @@ from typing import Any
 from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot, Stray
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.domain.job import task_of
-from malletrain.slurm.actuator.bounds import (
-    HOUR_S,
-    MINUTE_S,
-    ActuatorBounds,
-    RateBudget,
-    announced_ones,
-    cancellable,
-    start_refusals,
-)
-from malletrain.slurm.actuator.protocol import (
-    MAX_LINE_BYTES,
-    ActuatorReply,
-    ActuatorRequest,
-    read_request,
-    rows_of,
-    verb_of,
-    write_reply,
-)
+from malletrain.slurm.actuator import bounds as limits
+from malletrain.slurm.actuator import protocol
+from malletrain.slurm.actuator.bounds import ActuatorBounds, RateBudget
+from malletrain.slurm.actuator.protocol import ActuatorReply, ActuatorRequest
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
 from malletrain.slurm.queries import Queries
@@ -72,40 +56,28 @@ _WAIT_SLICE_S = 0.25
 #: struct ucred (unix(7), SO_PEERCRED): pid, uid, gid.
 _UCRED = struct.Struct("3i")
 
-
-#: Its owner alone reads and writes it.
+#: The log's owner alone reads and writes it.
 LOG_MODE = 0o600
 
 
 class AuditLog:
-    """The actuator's own record of every act: JSON lines, only ever appended to `path`. `now`: Unix seconds.
-
-    Each order leaves one line an action before it is carried out and one after, so that a crash in between shows. The
-    file is opened for each order: logrotate may move it away at any moment.
-    """
+    """The actuator's own record of every act: JSON lines, one before and one after it, only ever appended to `path`,
+    which is opened for each order: logrotate may move it away at any moment. `now`: Unix seconds."""
 
     def __init__(self, path: Path, now: Callable[[], float]) -> None:
-        """Open the file once, so that a place that cannot be written to is found at the start.
-
-        Raises:
-            InvalidInput: it cannot be written there.
-        """
+        """Open the file once, so that a place that cannot be written to is found at the start. Raises `InvalidInput`:
+        it cannot be written there."""
         self._path = path
         self._now = now
         try:
             self.write(({"event": "began", "pid": os.getpid()},))
         except OSError as error:
-            raise InvalidInput(
-                "LOGS_DIRECTORY",
-                f"{path} cannot be written ({error.strerror}): make its folder (LogsDirectory= of the unit)",
-            ) from error
+            why = f"{path} cannot be written ({error.strerror}): make its folder (LogsDirectory= of the unit)"
+            raise InvalidInput("LOGS_DIRECTORY", why) from error
 
     def write(self, rows: Iterable[Mapping[str, object]]) -> None:
-        """Append one line for each row, all in one write.
-
-        Raises:
-            OSError: it could not be written; nothing of these rows counts as recorded.
-        """
+        """Append one line for each row, all in one write. Raises `OSError`: it could not be written; nothing of these
+        rows counts as recorded."""
         at = datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds")
         text = "".join(json.dumps({"at": at, **row}) + "\n" for row in rows).encode()
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -121,29 +93,20 @@ class Actuator:
     """Carries out requests within `bounds`, and records each act in `audit`."""
 
     def __init__(
-        self,
-        commands: Commands,
-        harvest: Harvest,
-        bounds: ActuatorBounds,
-        audit: AuditLog,
-        now: Callable[[], float] = time.time,
-        elapsed: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._commands = commands
-        self._harvest = harvest
-        self._bounds = bounds
-        self._audit = audit
-        self._now = now
-        self._elapsed = elapsed
+        self, commands: Commands, harvest: Harvest, bounds: ActuatorBounds, audit: AuditLog,
+        now: Callable[[], float] = time.time, elapsed: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._commands, self._harvest, self._bounds, self._audit = commands, harvest, bounds, audit
+        self._now, self._elapsed = now, elapsed
         self._queries = Queries(commands, harvest.partition)
-        self._starts = RateBudget(bounds.starts_per_minute, MINUTE_S)
-        self._cancels = RateBudget(bounds.cancels_per_hour, HOUR_S)
-        self._refusals = RateBudget(MAX_REFUSALS_RECORDED_PER_MINUTE, MINUTE_S)
+        self._starts = RateBudget(bounds.starts_per_minute, limits.MINUTE_S)
+        self._cancels = RateBudget(bounds.cancels_per_hour, limits.HOUR_S)
+        self._refusals = RateBudget(MAX_REFUSALS_RECORDED_PER_MINUTE, limits.MINUTE_S)
 
     def answer(self, line: bytes) -> ActuatorReply:
         """Carry out the request in `line`. Any line gets a reply; none raises."""
         try:
-            request = read_request(line, self._bounds.max_limit_s)
+            request = protocol.read_request(line, self._bounds.max_limit_s)
         except InvalidInput as error:
             return self._refuse(line, str(error))
         if why := self._record(request, "ordered"):
@@ -169,12 +132,13 @@ class Actuator:
             "cancel": lambda actions: [self._cancel(cluster, action) for action in actions],
             "take_back": partial(self._take_back, cluster),
         }
-        return ActuatorReply(tuple(deeds[verb_of(request)](request.actions)))
+        return ActuatorReply(tuple(deeds[protocol.verb_of(request)](request.actions)))
 
     def _start(self, cluster: SlurmCluster, starts: Sequence[StartPilot]) -> list[Outcome]:
         tasks = list(dict.fromkeys(task_of(start.pilot) for start in starts))
         room, now = self._starts.room(self._elapsed()), self._elapsed()
-        refused = start_refusals(starts, self._bounds, self._queries.harvest(), self._queries.comments(tasks), room)
+        shown, comments = self._queries.harvest(), self._queries.comments(tasks)
+        refused = limits.start_refusals(starts, self._bounds, shown, comments, room)
         allowed = [start for start in starts if task_of(start.pilot) not in refused]
         self._starts.take(len(tasks) - len(refused), now)
         done = iter(cluster.start(allowed) if allowed else ())
@@ -196,7 +160,7 @@ class Actuator:
         now = self._elapsed()
         tasks = list(dict.fromkeys(task_of(pilot) for pilot in cancel.pilots))
         shown = self._queries.comments(tasks)
-        own, why = cancellable([task for task in tasks if task in shown], cancel.job_id, shown)
+        own, why = limits.cancellable([task for task in tasks if task in shown], cancel.job_id, shown)
         if not shown:
             return Outcome(True, "gone already")
         room = self._cancels.room(now)
@@ -212,14 +176,13 @@ class Actuator:
     def _take_back(self, cluster: SlurmCluster, strays: Sequence[Stray]) -> list[Outcome]:
         """End jobs that are no pilots. One with `mtbatch`'s comment may be one: it counts as a cancel."""
         now = self._elapsed()
-        announced = announced_ones(self._queries.comments([stray.job for stray in strays]))
+        announced = limits.announced_ones(self._queries.comments([stray.job for stray in strays]))
         room = self._cancels.room(now)
         counted = [stray.job for stray in strays if stray.job in announced]
         self._cancels.take(min(len(counted), room), now)
         beyond = set(counted[room:])
         done = iter(cluster.take_back([stray for stray in strays if stray.job not in beyond]))
-        why = f"{REFUSED}: more than {self._bounds.cancels_per_hour} tasks cancelled in an hour"
-        refused = Outcome(False, f"{why} (actuator.cancels_per_hour)")
+        refused = Outcome(False, f"{REFUSED}: more than {self._bounds.cancels_per_hour} tasks cancelled in an hour")
         return [refused if stray.job in beyond else next(done) for stray in strays]
 
     def _refuse(self, line: bytes, why: str) -> ActuatorReply:
@@ -243,7 +206,9 @@ class Actuator:
 
 def _audit_rows(request: ActuatorRequest, event: str, reply: ActuatorReply | None) -> list[dict[str, object]]:
     """A row for each action: as it was asked for, and what became of it where there is a `reply`."""
-    rows: list[dict[str, object]] = [{"event": event, "verb": verb_of(request)} | row for row in rows_of(request)]
+    rows: list[dict[str, object]] = [
+        {"event": event, "verb": protocol.verb_of(request)} | row for row in protocol.rows_of(request)
+    ]
     if reply is not None:
         refusal = Outcome(False, reply.refused or reply.unavailable)
         for row, outcome in zip(rows, reply.outcomes or [refusal] * len(rows), strict=False):
@@ -255,20 +220,11 @@ class ActuatorServer:
     """Serves the socket, one request at a time."""
 
     def __init__(self, path: Path, actuator: Actuator, allowed: frozenset[int], alive: Callable[[], object]) -> None:
-        """Listen at `path`; a file that is there is replaced.
-
-        Args:
-            allowed: uids whose requests are carried out; all others are refused.
-            alive: called about once a second while the server runs.
-
-        Raises:
-            InvalidInput: the socket cannot be created.
-        """
-        self._actuator = actuator
-        self._allowed = allowed
-        self._alive = alive
+        """Listen at `path`; a file that is there is replaced. `allowed`: uids whose requests are carried out.
+        `alive`: called about once a second while the server runs. Raises `InvalidInput`: the socket cannot be
+        created."""
+        self._path, self._actuator, self._allowed, self._alive = path, actuator, allowed, alive
         self._stop = threading.Event()
-        self._path = path
         try:
             path.unlink(missing_ok=True)
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -314,7 +270,7 @@ class ActuatorServer:
             with contextlib.suppress(OSError):
                 read_line(connection, lambda: until - time.monotonic())
             connection.settimeout(REFUSAL_TIMEOUT_S)
-            connection.sendall(write_reply(ActuatorReply(refused=f"user {uid} may not send requests here")))
+            connection.sendall(protocol.write_reply(ActuatorReply(refused=f"user {uid} may not send requests here")))
             return
         deadline = time.monotonic() + REQUEST_TIMEOUT_S
         line = read_line(connection, lambda: deadline - time.monotonic())
@@ -322,15 +278,12 @@ class ActuatorServer:
         if answer.refused:
             log.warning("request refused: %s", answer.refused)
         connection.settimeout(REQUEST_TIMEOUT_S)
-        connection.sendall(write_reply(answer))
+        connection.sendall(protocol.write_reply(answer))
 
 
 def read_line(connection: socket.socket, left_s: Callable[[], float]) -> bytes:
-    """Read one line. `left_s` returns the seconds left, and is called again during the wait.
-
-    Raises:
-        OSError: no whole line within the time, the connection ended, or more than MAX_LINE_BYTES.
-    """
+    """Read one line. `left_s` returns the seconds left, and is called again during the wait. Raises `OSError`: no
+    whole line within the time, the connection ended, or more than MAX_LINE_BYTES."""
     taken = bytearray()
     while not taken.endswith(b"\n"):
         left = left_s()
@@ -344,6 +297,6 @@ def read_line(connection: socket.socket, left_s: Callable[[], float]) -> bytes:
         if not chunk:
             raise ConnectionError("cut off in mid line")
         taken += chunk
-        if len(taken) > MAX_LINE_BYTES:
+        if len(taken) > protocol.MAX_LINE_BYTES:
             raise ConnectionError("a line without end")
     return bytes(taken)

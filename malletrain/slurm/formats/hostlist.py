@@ -1,9 +1,5 @@
 """Slurm's node lists, `n[001-003,7]`, opened to the names that `scontrol show hostnames` gives, within bounds, and
-folded again: the kernel takes no argument of more than 128 KiB.
-
-Own code because no library opens `n[01-120]`, which Slurm writes for n01 to n99, n100 to n120: a range is padded to
-the width of its first number, and numbers that are longer stand as they are (hostlist.c).
-"""
+folded again. Own code because no library opens `n[01-120]`, which Slurm writes for n01 to n99, n100 to n120."""
 
 from __future__ import annotations
 
@@ -34,20 +30,14 @@ _RANGE = re.compile(r"([0-9]{1,253})(?:-([0-9]{1,253})?)?\Z")
 
 @lru_cache(maxsize=16384)
 def expand(text: str, where: str = "node list") -> tuple[str, ...]:
-    """What `opened` gives, kept: a snapshot's lists come again at every tick.
-
-    Raises:
-        InvalidInput: not a node list, or one of more than `MAX_NODES` names.
-    """
+    """What `opened` gives, kept: a snapshot's lists come again at every tick. Raises `InvalidInput`: not a node list,
+    or one of more than `MAX_NODES` names."""
     return opened(text, where)
 
 
 def opened(text: str, where: str = "node list") -> tuple[str, ...]:
-    """The names in `text` in the order that they are written in, each once.
-
-    Raises:
-        InvalidInput: not a node list, or one of more than `MAX_NODES` names.
-    """
+    """The names in `text` in the order that they are written in, each once. Raises `InvalidInput`: not a node list,
+    or one of more than `MAX_NODES` names."""
     text = text.strip()
     if text in EMPTY:
         return ()
@@ -61,11 +51,8 @@ def opened(text: str, where: str = "node list") -> tuple[str, ...]:
 
 
 def node_names(lists: Iterable[str], where: str) -> frozenset[str]:
-    """The names in `lists`, as people write them: blanks part names, too.
-
-    Raises:
-        InvalidInput: one is not a node list, is one of more than `MAX_NODES` names, or names no node.
-    """
+    """The names in `lists`, as people write them: blanks part names, too. Raises `InvalidInput`: one is not a node
+    list, is one of more than `MAX_NODES` names, or names no node."""
     found = [opened(",".join(text.split()), where) for text in lists]
     if not all(found):
         raise InvalidInput(where, "names no node; write n[001-128], or leave it out")
@@ -104,11 +91,8 @@ def runs(numbers: Set[int], width: int = 1) -> Iterator[str]:
 
 
 def size(text: str, where: str = "node list") -> int:
-    """How many names `text` opens to, those that it names twice counted twice, without opening it.
-
-    Raises:
-        InvalidInput: the brackets or ranges are malformed, or a name would be longer than `MAX_NAME_CHARS`.
-    """
+    """How many names `text` opens to, those that it names twice counted twice, without opening it. Raises
+    `InvalidInput`: the brackets or ranges are malformed, or a name would be longer than `MAX_NAME_CHARS`."""
     if _ITEM.sub("", text).strip(","):
         raise InvalidInput(where, f"{_short(text)} has unbalanced brackets")
     return sum(_size(item, text, where) for item in _ITEM.findall(text))

@@ -13,17 +13,13 @@ from typing import Any
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.slurm.formats import hostlist, scalars
-from malletrain.slurm.formats.records import JobRecord, NodeRecord, ReservationRecord, job_id
+from malletrain.slurm.formats.records import JOB_TEXTS, JOB_TIMES, JobRecord, NodeRecord, ReservationRecord, identity
 
 Object = Mapping[str, Any]
 
 
 def load(text: str, where: str) -> Object:
-    """The document in `text`.
-
-    Raises:
-        InvalidInput: not JSON, not an object, or an answer that is an error.
-    """
+    """The document in `text`. Raises `InvalidInput`: not JSON, not an object, or an answer that is an error."""
     try:
         document = json.loads(text, strict=False)  # a name may hold a tab, and some releases write it as it is
     except (json.JSONDecodeError, RecursionError) as error:
@@ -35,31 +31,22 @@ def load(text: str, where: str) -> Object:
 
 
 def nodes(document: Object, where: str) -> list[NodeRecord]:
-    """`sinfo --json`, `scontrol show node --json`, or slurmrestd's nodes.
-
-    Raises:
-        InvalidInput: no list of nodes in it, or one without a name or state.
-    """
+    """`sinfo --json`, `scontrol show node --json`, or slurmrestd's nodes. Raises `InvalidInput`: no list of nodes in
+    it, or one without a name or state."""
     if "sinfo" in document:
         return [row for entry in _objects(document, "sinfo", where) for row in _group(entry, where)]
     return [_node(entry, where) for entry in _objects(document, "nodes", where)]
 
 
 def jobs(document: Object, where: str) -> list[JobRecord]:
-    """`squeue --json`, `scontrol show job --json`, or slurmrestd's jobs.
-
-    Raises:
-        InvalidInput: no list of jobs in it, or one without an id or state.
-    """
+    """`squeue --json`, `scontrol show job --json`, or slurmrestd's jobs. Raises `InvalidInput`: no list of jobs in
+    it, or one without an id or state."""
     return [_job(entry, where) for entry in _objects(document, "jobs", where)]
 
 
 def reservations(document: Object, where: str) -> list[ReservationRecord]:
-    """`scontrol show reservation --json`, or slurmrestd's reservations.
-
-    Raises:
-        InvalidInput: no list of reservations in it, or one without a name or start.
-    """
+    """`scontrol show reservation --json`, or slurmrestd's reservations. Raises `InvalidInput`: no list of
+    reservations in it, or one without a name or start."""
     rows = []
     for entry in _objects(document, "reservations", where):
         name, start = _text(entry.get("name")), number(entry.get("start_time"))
@@ -148,38 +135,20 @@ def _job(entry: Object, where: str) -> JobRecord:
     state = ",".join(_names(entry.get("job_state")))
     if raw is None or raw < 1 or not state:
         raise InvalidInput(where, "a job without an id or state")
-    array, task = number(entry.get("array_job_id")), number(entry.get("array_task_id"))
-    tasks = _text(entry.get("array_task_string"))
-    het, offset = number(entry.get("het_job_id")), number(entry.get("het_job_offset"))
-    array_id = int(array) if array else None
-    het_id = int(het) if het else None
+    array, het, offset = (_count(entry.get(key)) for key in ("array_job_id", "het_job_id", "het_job_offset"))
+    task, tasks = number(entry.get("array_task_id")), _text(entry.get("array_task_string"))
+    which = identity(int(raw), array, None if task is None else int(task), tasks, het, offset)
+    texts: dict[str, Any] = {name: _text(entry.get(key)) for name, (_, key, _) in JOB_TEXTS.items()}
+    times: dict[str, Any] = {name: number(entry.get(name)) or None for name in JOB_TIMES}
     limit = number(entry.get("time_limit"))
     return JobRecord(
-        id=job_id(int(raw), array_id, None if task is None else int(task), tasks, het_id, int(offset or 0)),
-        raw_id=int(raw),
+        **which | texts | times,
         state=state,
         user=_text(entry.get("user_name")) or str(_count(entry.get("user_id"))),
         account=_text(entry.get("account")),
-        partition=_text(entry.get("partition")),
-        qos=_text(entry.get("qos")),
-        reason=scalars.text_or_empty(_text(entry.get("state_reason"))),
         name=_text(entry.get("name")),
         node_count=max(1, _count(entry.get("node_count"), 1)),
-        array_id=array_id,
-        tasks=tasks if array_id is not None else "",
-        het_id=het_id,
         time_limit_s=None if limit is None else limit * 60,  # minutes
-        submit_time=number(entry.get("submit_time")) or None,
-        eligible_time=number(entry.get("eligible_time")) or None,
-        start_time=number(entry.get("start_time")) or None,
-        end_time=number(entry.get("end_time")) or None,
-        nodes=_text(entry.get("nodes")),
-        planned_nodes=_text(entry.get("scheduled_nodes")),
-        required_nodes=_text(entry.get("required_nodes")),
-        excluded_nodes=_text(entry.get("excluded_nodes")),
-        features=_text(entry.get("features")),
-        gres=_text(entry.get("tres_per_node")),
-        dependency=_text(entry.get("dependency")),
         priority=_count(entry.get("priority")),
         memory_mib=int(number(entry.get("memory_per_node")) or number(entry.get("memory_per_cpu")) or 0),
     )

@@ -37,10 +37,8 @@ class Warnings:
 
     def lines(self) -> tuple[str, ...]:
         """`kind (3 times, first: example)`, by kind."""
-        return tuple(
-            f"{kind} ({count} {'time' if count == 1 else 'times'}, first: {example[:120]})"
-            for kind, (count, example) in sorted(self._found.items())
-        )
+        found = sorted(self._found.items())
+        return tuple(f"{kind} ({n} time{'s' * (n != 1)}, first: {first[:120]})" for kind, (n, first) in found)
 
 
 def snapshot(
@@ -54,16 +52,10 @@ def snapshot(
     warnings: Warnings | None = None,
     made: MadeNodes | None = None,
 ) -> Snapshot:
-    """One snapshot of all rows.
+    """One snapshot of all rows. Raises `InvalidInput`: there is no node at all, or a node list is none.
 
-    Args:
-        task_by_task: the partition whose waiting array tasks are wanted one by one (the harvest partition); elsewhere
-            a row that stands for 10,000 tasks stays one job with `task_count`.
-        warnings: oddities met while the rows were read.
-        made: the nodes of the snapshot before, kept by the caller; it is left with those of this one.
-
-    Raises:
-        InvalidInput: there is no node at all, or a node list is none.
+    `task_by_task`: the partition whose waiting array tasks are wanted one by one; elsewhere a row that stands for
+    10,000 tasks stays one job. `made`: the nodes of the snapshot before; it is left with those of this one.
     """
     warnings = warnings or Warnings()
     if not nodes:
@@ -118,7 +110,7 @@ def _made(row: NodeRecord, warnings: Warnings, made: MadeNodes) -> Node:
 
 
 def _merge(rows: Sequence[NodeRecord], warnings: Warnings, made: MadeNodes) -> dict[str, Node]:
-    """Nodes by name. A list by partition names a node several times: partitions add up, the strongest state holds."""
+    """Nodes by name. Of one that is named several times, partitions add up and the strongest state holds."""
     known: dict[str, Node] = {}
     for row in rows:
         new = _made(row, warnings, made)
@@ -173,15 +165,8 @@ def _one_by_one(job: SlurmJob, expression: str) -> Iterable[SlurmJob]:
 
 
 def _reservation(row: ReservationRecord) -> Reservation:
-    return Reservation(
-        row.name,
-        row.start,
-        row.end,
-        hostlist.expand(row.nodes, f"reservation {row.name}"),
-        frozenset(row.flags),
-        row.users,
-        row.accounts,
-    )
+    nodes = hostlist.expand(row.nodes, f"reservation {row.name}")
+    return Reservation(row.name, row.start, row.end, nodes, frozenset(row.flags), row.users, row.accounts)
 
 
 def _cross_check(known: Mapping[str, Node], queue: Sequence[SlurmJob], warnings: Warnings) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class NodeRecord(NamedTuple):
@@ -55,13 +55,38 @@ class JobRecord(NamedTuple):
     memory_mib: int = 0
 
 
-def job_id(raw: int, array: int | None, task: int | None, tasks: str, het: int | None, offset: int) -> str:
-    """A job's id as squeue has it: 12, 12_3, 12_[4-9] or 12+1. `tasks`: the array expression of waiting tasks."""
+#: Fields of a job that are text, as scontrol, JSON and pyslurm call them.
+JOB_TEXTS = {
+    "partition": ("Partition", "partition", "partition"),
+    "qos": ("QOS", "qos", "qos"),
+    "reason": ("Reason", "state_reason", "state_reason"),
+    "nodes": ("NodeList", "nodes", "allocated_nodes"),
+    "planned_nodes": ("SchedNodeList", "scheduled_nodes", "scheduled_nodes"),
+    "required_nodes": ("ReqNodeList", "required_nodes", "required_nodes"),
+    "excluded_nodes": ("ExcNodeList", "excluded_nodes", "excluded_nodes"),
+    "features": ("Features", "features", ""),
+    "gres": ("TresPerNode", "tres_per_node", ""),
+    "dependency": ("Dependency", "dependency", ""),
+}
+#: Its times, as scontrol calls them.
+JOB_TIMES = {
+    "submit_time": "SubmitTime", "eligible_time": "EligibleTime", "start_time": "StartTime", "end_time": "EndTime",
+}  # fmt: skip
+
+
+def identity(raw: int, array: int, task: int | None, tasks: str, het: int, offset: int) -> dict[str, Any]:
+    """The fields that say which job it is. `id` as squeue has it: 12, 12_3, 12_[4-9] or 12+1.
+
+    `tasks`: the array expression of waiting tasks; 0: of no array, no heterogeneous job.
+    """
+    name = f"{het}+{offset}" if het else str(raw)
     if array and tasks:
-        return f"{array}_[{tasks}]"
-    if array and task is not None:
-        return f"{array}_{task}"
-    return f"{het}+{offset}" if het else str(raw)
+        name = f"{array}_[{tasks}]"
+    elif array and task is not None:
+        name = f"{array}_{task}"
+    return {
+        "id": name, "raw_id": raw, "array_id": array or None, "tasks": tasks if array else "", "het_id": het or None,
+    }  # fmt: skip
 
 
 class ReservationRecord(NamedTuple):

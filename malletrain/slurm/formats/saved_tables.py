@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from statistics import mode
+from typing import Any
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.snapshot import SlurmState
 from malletrain.slurm.formats import hostlist, scalars
-from malletrain.slurm.formats.records import JobRecord, NodeRecord
+from malletrain.slurm.formats.records import JOB_TEXTS, JOB_TIMES, JobRecord, NodeRecord
 from malletrain.slurm.formats.states import job_state, node_state
 
 #: Headings of sinfo and squeue (their -o, -O and default formats) by what they mean here.
@@ -27,16 +28,16 @@ _JOB_HEADINGS = {
     "JOBID": "id", "JOBARRAYID": "id", "ARRAY_JOB_ID": "array", "PARTITION": "partition", "NAME": "name",
     "USER": "user", "ST": "state", "STATE": "state", "NODES": "count", "NUM_NODES": "count", "REASON": "reason",
     "NODELIST": "nodes", "NODELIST(REASON)": "nodes_or_reason", "TIME_LIMIT": "limit", "TIMELIMIT": "limit",
-    "START_TIME": "start", "END_TIME": "end", "SUBMIT_TIME": "submit", "SCHEDNODES": "planned", "ACCOUNT": "account",
-    "QOS": "qos", "PRIORITY": "priority", "DEPENDENCY": "dependency", "EXC_NODES": "excluded",
-    "REQ_NODES": "required", "FEATURES": "features", "TRES_PER_NODE": "gres",
+    "START_TIME": "start_time", "END_TIME": "end_time", "SUBMIT_TIME": "submit_time", "SCHEDNODES": "planned_nodes",
+    "ACCOUNT": "account", "QOS": "qos", "PRIORITY": "priority", "DEPENDENCY": "dependency",
+    "EXC_NODES": "excluded_nodes", "REQ_NODES": "required_nodes", "FEATURES": "features", "TRES_PER_NODE": "gres",
     "COMMENT": "comment", "COMMAND": "command", "WORK_DIR": "folder",
 }  # fmt: skip
 
 #: Columns of text in which the separator may stand.
 _FREE_TEXT = frozenset({"name", "comment", "command", "folder", "reason", "nodes_or_reason", "features"})
 #: Where the separator is a comma, in these, too.
-_LISTS = frozenset({"nodes", "planned", "required", "excluded", "gres", "dependency"})
+_LISTS = frozenset({"nodes", "planned_nodes", "required_nodes", "excluded_nodes", "gres", "dependency"})
 
 #: A heading stands at most so many lines below what a login prints.
 MAX_LINES_BEFORE_HEADING = 20
@@ -51,11 +52,8 @@ Looks = Mapping[str, Callable[[str], bool]]
 
 
 def nodes(text: str, where: str) -> list[NodeRecord]:
-    """The nodes of a `sinfo` table. A row may stand for many nodes, a node in several rows.
-
-    Raises:
-        InvalidInput: no column of states, or none of nodes, is recognised.
-    """
+    """The nodes of a `sinfo` table. A row may stand for many nodes, a node in several rows. Raises `InvalidInput`: no
+    column of states, or none of nodes, is recognised."""
     rows: list[NodeRecord] = []
     for line, row in _rows(text, where, _NODE_HEADINGS, {"state": _is_node_state, "nodes": _is_node_list}):
         state = row.get("state", "")
@@ -82,11 +80,8 @@ def nodes(text: str, where: str) -> list[NodeRecord]:
 
 
 def jobs(text: str, where: str) -> list[JobRecord]:
-    """The jobs of a `squeue` table; fields whose column is not there stay empty.
-
-    Raises:
-        InvalidInput: no column of job ids, or none of states, is recognised.
-    """
+    """The jobs of a `squeue` table; fields whose column is not there stay empty. Raises `InvalidInput`: no column of
+    job ids, or none of states, is recognised."""
     return [
         _job(row, f"{where}:{line}")
         for line, row in _rows(text, where, _JOB_HEADINGS, {"state": _is_job_state, "id": _is_job_id})
@@ -98,54 +93,34 @@ def _job(row: Row, where: str) -> JobRecord:
     if not _is_job_id(identity) or not state:
         raise InvalidInput(where, f"no job id or no state in this row ({identity[:40]!r})")
     array, _, rest = identity.partition("_")
-    nodes, reason = row.get("nodes", ""), row.get("reason", "")
     either = row.get("nodes_or_reason", "")
     if either.startswith("("):
-        reason = either.strip("()")
+        row["reason"] = either.strip("()")
     elif either:
-        nodes = either
+        row["nodes"] = either
+    texts: dict[str, Any] = {name: scalars.text_or_empty(row.get(name, "")) for name in ("account", *JOB_TEXTS)}
+    try:
+        limit = scalars.duration(row.get("limit", ""))
+    except InvalidInput:
+        limit = None  # nothing rests on that of a table that somebody saved
+    try:
+        times: dict[str, Any] = {name: scalars.moment(row.get(name, "")) for name in JOB_TIMES}
+    except InvalidInput as error:
+        raise InvalidInput(where, error.what) from error
     return JobRecord(
+        **texts | times,
         id=identity,
         raw_id=scalars.number(identity),
         state=state,
         user=row.get("user", ""),
-        account=scalars.text_or_empty(row.get("account", "")),
-        partition=row.get("partition", ""),
-        qos=scalars.text_or_empty(row.get("qos", "")),
-        reason=scalars.text_or_empty(reason),
         name=row.get("name", ""),
         node_count=max(1, scalars.number(row.get("count", ""), 1)),
         array_id=int(array) if rest else None,
         tasks=rest.strip("[]") if rest.startswith("[") else "",
         het_id=scalars.number(identity) if "+" in identity else None,
-        time_limit_s=_duration(row.get("limit", "")),
-        submit_time=_moment(row.get("submit", ""), where),
-        start_time=_moment(row.get("start", ""), where),
-        end_time=_moment(row.get("end", ""), where),
-        nodes=scalars.text_or_empty(nodes),
-        planned_nodes=scalars.text_or_empty(row.get("planned", "")),
-        required_nodes=scalars.text_or_empty(row.get("required", "")),
-        excluded_nodes=scalars.text_or_empty(row.get("excluded", "")),
-        features=scalars.text_or_empty(row.get("features", "")),
-        gres=scalars.text_or_empty(row.get("gres", "")),
-        dependency=scalars.text_or_empty(row.get("dependency", "")),
+        time_limit_s=limit,
         priority=scalars.number(row.get("priority", "")) if row.get("priority", "").isdigit() else 0,
     )
-
-
-def _duration(value: str) -> float | None:
-    """A time limit; nothing rests on that of a table that somebody saved: unreadable is unknown."""
-    try:
-        return scalars.duration(value)
-    except InvalidInput:
-        return None
-
-
-def _moment(value: str, where: str) -> float | None:
-    try:
-        return scalars.moment(value)
-    except InvalidInput as error:
-        raise InvalidInput(where, error.what) from error
 
 
 def _rows(text: str, where: str, headings: dict[str, str], looks: Looks) -> list[tuple[int, Row]]:

@@ -45,10 +45,7 @@ def text_or_empty(value: str) -> str:
 @lru_cache(maxsize=8192)
 def moment(value: str) -> float | None:
     """A time as Unix seconds: what SLURM_TIME_FORMAT=%s prints, or ISO form in the local zone. None: not known.
-
-    Raises:
-        InvalidInput: neither a time nor one of Slurm's words for none.
-    """
+    Raises `InvalidInput`: neither a time nor one of Slurm's words for none."""
     value = value.strip()
     if value in ABSENT:
         return None
@@ -74,27 +71,17 @@ def moment(value: str) -> float | None:
 def duration(value: str) -> float | None:
     """A time limit in seconds: `1-02:03:04`, `02:03:04`, `03:04`, `1-02`, `1-02:03`. None: unlimited or not set.
 
-    A lone number counts minutes, as in sbatch(1).
-
-    Raises:
-        InvalidInput: not a duration.
-    """
+    A lone number counts minutes, as in sbatch(1). Raises `InvalidInput`: not a duration."""
     value = value.strip()
     if value in ABSENT or value in _ENDLESS:
         return None
     match = _DURATION.match(value)
     if match is None:
         raise InvalidInput("time limit", f"{value[:60]!r} is not a duration")
-    days, first, second, third = (None if part is None else int(part) for part in match.groups())
-    if first is None:  # never so: the pattern asks for it; mypy cannot know
-        return None
-    if days is not None:  # days-hours[:minutes[:seconds]]
-        return float(days * 86400 + first * 3600 + (second or 0) * 60 + (third or 0))
-    if third is not None:
-        return float(first * 3600 + (second or 0) * 60 + third)
-    if second is not None:
-        return float(first * 60 + second)
-    return float(first * 60)
+    first, second, third = (int(part or 0) for part in match.groups()[1:])
+    if match[1] is not None or match[4] is not None:  # [days-]hours[:minutes[:seconds]]
+        return float(int(match[1] or 0) * 86400 + first * 3600 + second * 60 + third)
+    return float(first * 60 + second)
 
 
 def number(value: str, default: int = 0) -> int:
@@ -107,11 +94,8 @@ def number(value: str, default: int = 0) -> int:
 
 @lru_cache(maxsize=4096)
 def tasks(expression: str) -> tuple[int, ...]:
-    """The tasks of an array expression: `0-9`, `1,3,5-7`, `0-30:10`, with a `%4` (how many at once) ignored.
-
-    Raises:
-        InvalidInput: not an array expression, cut off by Slurm (`...`), or of millions of tasks.
-    """
+    """The tasks of an array expression: `0-9`, `1,3,5-7`, `0-30:10`, with a `%4` (how many at once) ignored. Raises
+    `InvalidInput`: not an array expression, cut off by Slurm (`...`), or of millions of tasks."""
     found: list[int] = []
     body = expression.strip().strip("[]").partition("%")[0]
     for part in body.split(","):

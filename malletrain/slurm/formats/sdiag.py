@@ -32,11 +32,9 @@ def parse(text: str, interval_s: float = 30.0) -> SchedulerStatistics:
     at = since = None
     for line in text.splitlines():
         if line.startswith("sdiag output at"):
-            match = _EPOCH.search(line)
-            at = float(match[1]) if match else None
+            at = _epoch(line)
         elif line.startswith("Data since"):
-            match = _EPOCH.search(line)
-            since = float(match[1]) if match else None
+            since = _epoch(line)
         elif line.startswith(("Main schedule statistics", "Backfilling stats", "Latency for", "Remote Procedure")):
             section = line.split(" ", 1)[0]
             sections.setdefault(section, {})
@@ -45,11 +43,10 @@ def parse(text: str, interval_s: float = 30.0) -> SchedulerStatistics:
             if found is not None:
                 sections[section].setdefault(found[1], found[2])
     main, backfill = sections.get("Main", {}), sections.get("Backfilling", {})
-    last = _EPOCH.search(backfill.get("Last cycle when", ""))
     depth, queue = backfill.get("Last depth cycle (try sched)"), backfill.get("Last queue length")
     return SchedulerStatistics(
         plan=BackfillPlan(
-            last_cycle_at=float(last[1]) if last and float(last[1]) > 0 else None,
+            last_cycle_at=_epoch(backfill.get("Last cycle when", "")) or None,
             interval_s=interval_s,
             depth=None if depth is None else scalars.number(depth),
             queue_length=None if queue is None else scalars.number(queue),
@@ -61,6 +58,11 @@ def parse(text: str, interval_s: float = 30.0) -> SchedulerStatistics:
         main_cycle_max_s=_micros(main.get("Max cycle")),
         backfill_cycle_max_s=_micros(backfill.get("Max cycle")),
     )
+
+
+def _epoch(line: str) -> float | None:
+    found = _EPOCH.search(line)
+    return float(found[1]) if found else None
 
 
 def _per_minute(count: str | None, since: float | None, at: float | None) -> float | None:

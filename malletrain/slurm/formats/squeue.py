@@ -1,9 +1,6 @@
-"""The queue as our own `squeue` calls print it.
-
-Names, accounts without accounting, comments: a user may put any byte there, line ends and separators too. So each
-row begins with a mark that the caller makes up anew for each call (so no job's name can contain it),
-fields that only Slurm writes are parted by the ASCII unit separator, and free text comes last, behind the mark again.
-"""
+"""The queue as our own `squeue` calls print it. A user may put any byte into names, comments and, without accounting,
+accounts: so each row begins with a mark made up anew for each call, fields that only Slurm writes are parted by the
+ASCII unit separator, and free text comes last, behind the mark again."""
 
 from __future__ import annotations
 
@@ -16,10 +13,21 @@ from malletrain.slurm.formats.records import JobRecord
 
 FIELD_SEPARATOR = "\x1f"
 
-#: squeue -o letters (squeue(1), --format); stable since 14.11. Account goes last: without accounting it is free text.
-_LETTERS = "iAFKTruPqDlVSeNYnxfbEQm"
+#: squeue -o letters (squeue(1), --format; stable since 14.11) by the field that each is, and how it is read.
+_COLUMNS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+    "i": ("id", str), "A": ("raw_id", str), "F": ("array_id", str), "K": ("tasks", scalars.text_or_empty),
+    "T": ("state", str), "r": ("reason", scalars.text_or_empty), "u": ("user", str), "P": ("partition", str),
+    "q": ("qos", scalars.text_or_empty), "D": ("node_count", lambda value: max(1, scalars.number(value, 1))),
+    "l": ("time_limit_s", scalars.duration), "V": ("submit_time", scalars.moment),
+    "S": ("start_time", scalars.moment), "e": ("end_time", scalars.moment), "N": ("nodes", scalars.text_or_empty),
+    "Y": ("planned_nodes", scalars.text_or_empty), "n": ("required_nodes", scalars.text_or_empty),
+    "x": ("excluded_nodes", scalars.text_or_empty), "f": ("features", scalars.text_or_empty),
+    "b": ("gres", scalars.text_or_empty), "E": ("dependency", scalars.text_or_empty),
+    "Q": ("priority", scalars.number), "m": ("memory_mib", scalars.mebibytes),
+}  # fmt: skip
+#: Account goes last: without accounting it is free text, as a job's name is.
 _FREE_TEXT_LETTERS = "aj"
-_ID, _STATE = _LETTERS.index("i"), _LETTERS.index("T")
+_ID, _STATE = (list(_COLUMNS).index(letter) for letter in "iT")
 
 #: From 26.05 on OverSubscribe no longer says whether a job has its nodes to itself; this column does. Older releases
 #: refuse it ("Invalid job format specification").
@@ -28,26 +36,19 @@ EXCLUSIVE = "exclusive"
 
 def queue_format(mark: str) -> str:
     """The `-o` argument for `parse_queue`. `mark` is made up anew for each call."""
-    fixed = FIELD_SEPARATOR.join(f"%{letter}" for letter in _LETTERS)
+    fixed = FIELD_SEPARATOR.join(f"%{letter}" for letter in _COLUMNS)
     return f"{mark}{fixed}{mark}" + mark.join(f"%{letter}" for letter in _FREE_TEXT_LETTERS) + mark
 
 
 def parse_queue(text: str, mark: str) -> list[JobRecord]:
-    """The rows that `queue_format(mark)` printed.
-
-    Raises:
-        InvalidInput: text outside rows, or a row of the wrong shape: half an answer.
-    """
+    """The rows that `queue_format(mark)` printed. Raises `InvalidInput`: text outside rows, or a row of the wrong
+    shape: half an answer."""
     return [_row(*parts) for parts in _rows(text, mark)]
 
 
 def parse_changed(text: str, mark: str, known: frozenset[str]) -> tuple[list[JobRecord], frozenset[str]]:
     """As `parse_queue`, but the rows of jobs that are `known` and run come by their ids alone: on a large machine
-    these are thousands, and nothing else of them is wanted.
-
-    Raises:
-        InvalidInput: as `parse_queue`.
-    """
+    these are thousands, and nothing else of them is wanted. Raises `InvalidInput`: as `parse_queue`."""
     changed: list[JobRecord] = []
     running: set[str] = set()
     for fixed, account, name in _rows(text, mark):
@@ -59,7 +60,7 @@ def parse_changed(text: str, mark: str, known: frozenset[str]) -> tuple[list[Job
 
 
 def _rows(text: str, mark: str) -> Iterator[tuple[list[str], str, str]]:
-    """Of each row the fields of `_LETTERS`, the account and the name."""
+    """Of each row the fields of `_COLUMNS`, the account and the name."""
     if not text.strip():
         return
     parts = text.split(mark)
@@ -69,46 +70,21 @@ def _rows(text: str, mark: str) -> Iterator[tuple[list[str], str, str]]:
         raise InvalidInput("squeue", f"an answer of the wrong shape, perhaps cut off: {text.strip()[:80]!r}")
     for at in range(1, len(parts), period):
         fixed = parts[at].split(FIELD_SEPARATOR)
-        if len(fixed) != len(_LETTERS):
-            raise InvalidInput("squeue", f"a row of {len(fixed)} fields, not {len(_LETTERS)}: {fixed[:1]!r}")
+        if len(fixed) != len(_COLUMNS):
+            raise InvalidInput("squeue", f"a row of {len(fixed)} fields, not {len(_COLUMNS)}: {fixed[:1]!r}")
         yield fixed, parts[at + 1], parts[at + 2]
 
 
 def _row(fixed: list[str], account: str, name: str) -> JobRecord:
-    fields = dict(zip(_LETTERS, fixed, strict=True))
-    raw, array, task = fields["A"], fields["F"], scalars.text_or_empty(fields["K"])
+    of = {field: read(value) for (field, read), value in zip(_COLUMNS.values(), fixed, strict=True)}
+    raw, task = of["raw_id"], of["tasks"]
     if not raw.isdigit():
         raise InvalidInput("squeue", f"{raw[:40]!r} is not a job id")
-    identity = fields["i"]
-    is_range = bool(task) and "[" in identity  # of one task too: 7_[1]
-    return JobRecord(
-        id=identity,
-        raw_id=int(raw),
-        state=fields["T"],
-        user=fields["u"],
-        account=scalars.text_or_empty(account),
-        partition=fields["P"],
-        qos=scalars.text_or_empty(fields["q"]),
-        reason=scalars.text_or_empty(fields["r"]),
-        name=name,
-        node_count=max(1, scalars.number(fields["D"], 1)),
-        array_id=int(array) if task and array.isdigit() else None,
-        tasks=task if is_range else "",
-        het_id=scalars.number(identity) if "+" in identity else None,
-        time_limit_s=scalars.duration(fields["l"]),
-        submit_time=scalars.moment(fields["V"]),
-        start_time=scalars.moment(fields["S"]),
-        end_time=scalars.moment(fields["e"]),
-        nodes=scalars.text_or_empty(fields["N"]),
-        planned_nodes=scalars.text_or_empty(fields["Y"]),
-        required_nodes=scalars.text_or_empty(fields["n"]),
-        excluded_nodes=scalars.text_or_empty(fields["x"]),
-        features=scalars.text_or_empty(fields["f"]),
-        gres=scalars.text_or_empty(fields["b"]),
-        dependency=scalars.text_or_empty(fields["E"]),
-        priority=scalars.number(fields["Q"]),
-        memory_mib=scalars.mebibytes(fields["m"]),
-    )
+    is_range = task and "[" in of["id"]  # of one task too: 7_[1]
+    array = int(of["array_id"]) if task and of["array_id"].isdigit() else None
+    het = scalars.number(of["id"]) if "+" in of["id"] else None
+    of |= {"raw_id": int(raw), "array_id": array, "tasks": task if is_range else "", "het_id": het}
+    return JobRecord(**of, account=scalars.text_or_empty(account), name=name)
 
 
 class TaskRecord(NamedTuple):
@@ -178,11 +154,7 @@ def task_format(mark: str, fields: Sequence[str] = TASK_FIELDS) -> str:
 
 
 def parse_tasks(text: str, mark: str, fields: Sequence[str] = TASK_FIELDS) -> list[TaskRecord]:
-    """The rows that `task_format(mark, fields)` printed.
-
-    Raises:
-        InvalidInput: a row of the wrong shape.
-    """
+    """The rows that `task_format(mark, fields)` printed. Raises `InvalidInput`: a row of the wrong shape."""
     *whole, rest = text.split(_row_end(mark))
     if rest.strip():
         raise InvalidInput("squeue", f"an answer of the wrong shape, perhaps cut off: {rest.strip()[:80]!r}")

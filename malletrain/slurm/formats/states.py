@@ -14,40 +14,18 @@ from malletrain.domain.snapshot import NodeState, SlurmState
 
 #: What sinfo appends to a state (sinfo(1)); `+` closes a compact word of a node shared with another cluster.
 SUFFIXES = {
-    "*": "NOT_RESPONDING",
-    "~": "POWERED_DOWN",
-    "#": "POWERING_UP",
-    "%": "POWERING_DOWN",
-    "!": "POWER_DOWN",
-    "$": "MAINTENANCE",
-    "@": "REBOOT_REQUESTED",
-    "^": "REBOOT_ISSUED",
-    "-": "PLANNED",
-}
+    "*": "NOT_RESPONDING", "~": "POWERED_DOWN", "#": "POWERING_UP", "%": "POWERING_DOWN", "!": "POWER_DOWN",
+    "$": "MAINTENANCE", "@": "REBOOT_REQUESTED", "^": "REBOOT_ISSUED", "-": "PLANNED",
+}  # fmt: skip
 
 #: Long, compact and older spellings of one word, by that word.
 _SPELT = {
-    "ALLOCATED": "ALLOC",
-    "MIXED": "MIX",
-    "DOWN": "ERROR ERR",
-    "FUTURE": "FUTR",
-    "UNKNOWN": "UNK",
-    "COMPLETING": "COMP",
-    "DRAIN": "DRAINED DRAINING DRNG",
-    "FAIL": "FAILING FAILG",
-    "MAINTENANCE": "MAINT",
-    "RESERVED": "RESV RES",
-    "PLANNED": "PLND",
-    "REBOOT_REQUESTED": "REBOOT REBOOT_TOGGLE",
-    "REBOOT_ISSUED": "BOOT",
-    "POWERED_DOWN": "POWER",
-    "POWERING_UP": "POWER_UP POW_UP",
-    "POWERING_DOWN": "POW_DN",
-    "NOT_RESPONDING": "NO_RESPOND",
-    "INVALID": "INVAL INVALID_REG",
-    "BLOCKED": "BLOCK",
-    "PERFCTRS": "NPC",
-}
+    "ALLOCATED": "ALLOC", "MIXED": "MIX", "DOWN": "ERROR ERR", "FUTURE": "FUTR", "UNKNOWN": "UNK",
+    "COMPLETING": "COMP", "DRAIN": "DRAINED DRAINING DRNG", "FAIL": "FAILING FAILG", "MAINTENANCE": "MAINT",
+    "RESERVED": "RESV RES", "PLANNED": "PLND", "REBOOT_REQUESTED": "REBOOT REBOOT_TOGGLE", "REBOOT_ISSUED": "BOOT",
+    "POWERED_DOWN": "POWER", "POWERING_UP": "POWER_UP POW_UP", "POWERING_DOWN": "POW_DN",
+    "NOT_RESPONDING": "NO_RESPOND", "INVALID": "INVAL INVALID_REG", "BLOCKED": "BLOCK", "PERFCTRS": "NPC",
+}  # fmt: skip
 #: Words that are spelt in one way.
 _PLAIN = "IDLE REBOOT_CANCELED POWER_DOWN NET CLOUD EXTERNAL DYNAMIC_NORM DYNAMIC_FUTURE RESUME UNDRAIN"
 
@@ -172,13 +150,7 @@ _JOB_PRECEDENCE = (SlurmState.COMPLETING, SlurmState.CONFIGURING, SlurmState.SUS
 @lru_cache(maxsize=1024)
 def job_state(text: str) -> SlurmState:
     """The state that `text` means: `RUNNING`, `R`, `CANCELLED by 1000`, `RUNNING,COMPLETING`, `PENDING+REQUEUED`."""
-    known: list[SlurmState] = []
-    for part in text.upper().replace("+", ",").split(","):
-        words = part.split()
-        meaning = _meaning(JOB_WORDS, words[0]) if words else None
-        if meaning is not None:
-            known.append(meaning)
-    for state in _JOB_PRECEDENCE:
-        if state in known:
-            return state
-    return known[0] if known else SlurmState.UNKNOWN
+    words = (part.split() for part in text.upper().replace("+", ",").split(","))
+    meanings = [_meaning(JOB_WORDS, word[0]) for word in words if word]
+    known = [meaning for meaning in meanings if meaning is not None]
+    return next((state for state in (*_JOB_PRECEDENCE, *known) if state in known), SlurmState.UNKNOWN)

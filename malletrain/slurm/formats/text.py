@@ -1,8 +1,7 @@
 """What `scontrol show ...` prints as text, on one line a record (`-o`) or on several.
 
-A value may hold spaces, and some may hold anything (a job's name, a reason), so a line cannot be split into words.
-Fields are looked up by key instead; the first occurrence counts, because free text comes last in every record but a
-job's (whose name, written by its owner, comes early: nothing that decides reads a job from here, see queue.py).
+Some values may hold anything (a job's name, a reason), so fields are looked up by key. The first occurrence counts:
+free text comes last in every record but a job's, and nothing that decides reads a job from here (see squeue.py).
 """
 
 from __future__ import annotations
@@ -10,10 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from typing import Any
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.slurm.formats import scalars
-from malletrain.slurm.formats.records import JobRecord, NodeRecord, ReservationRecord, job_id
+from malletrain.slurm.formats.records import JOB_TEXTS, JOB_TIMES, JobRecord, NodeRecord, ReservationRecord, identity
 
 _CONFIG_LINE = re.compile(r"([A-Za-z][\w\[\]/:]*)\s*=\s?(.*)\Z")
 _NEXT_KEY = re.compile(r"\s+[A-Z][\w/:&-]*=")
@@ -28,11 +28,8 @@ _NOTHING = ("No reservations in the system", "No nodes in the system", "No jobs 
 
 
 def records(text: str, first_key: str) -> Iterator[str]:
-    """The records of an answer, each on one line, a space before each key. `first_key` begins a record.
-
-    Raises:
-        InvalidInput: text before the first record: an error that Slurm printed, or another command's output.
-    """
+    """The records of an answer, each on one line, a space before each key. `first_key` begins a record. Raises
+    `InvalidInput`: text before the first record: an error that Slurm printed, or another command's output."""
     begin = first_key + "="
     record: list[str] = []
     for line in text.splitlines():
@@ -53,12 +50,7 @@ def records(text: str, first_key: str) -> Iterator[str]:
 
 def word(record: str, key: str) -> str:
     """The value of `key` up to the next space; empty when there is no such key or Slurm says so (`(null)`)."""
-    at = record.find(f" {key}=")
-    if at < 0:
-        return ""
-    start = at + len(key) + 2
-    end = record.find(" ", start)
-    value = record[start:] if end < 0 else record[start:end]
+    value = record.partition(f" {key}=")[2].partition(" ")[0]
     return "" if value in scalars.ABSENT else value
 
 
@@ -70,24 +62,15 @@ def _state(record: str) -> str:
 
 def phrase(record: str, key: str) -> str:
     """The value of `key` up to the next key: for values that hold spaces."""
-    at = record.find(f" {key}=")
-    if at < 0:
-        return ""
-    start = at + len(key) + 2
-    match = _NEXT_KEY.search(record, start)
-    return scalars.text_or_empty(record[start:] if match is None else record[start : match.start()])
+    value = record.partition(f" {key}=")[2]
+    return scalars.text_or_empty(_NEXT_KEY.split(value, maxsplit=1)[0])
 
 
 def nodes(text: str, known: dict[str, NodeRecord] | None = None) -> list[NodeRecord]:
-    """`scontrol show node [-o]`.
+    """`scontrol show node [-o]`. Raises `InvalidInput`: a record without a name or a state: half an answer.
 
-    `known`: the rows of the answer before, by their record; those that stand again are not read again, and it is
-    left with the rows of this one. slurmctld hears of a node's load and memory every SlurmdTimeout/3 (100 s), so most
-    records are the same at the next tick.
-
-    Raises:
-        InvalidInput: a record without a name or a state: half an answer, or another command's.
-    """
+    `known`: the rows of the answer before, by their record; it is left with those of this one. Most are the same at
+    the next tick: slurmctld hears of a node's load every SlurmdTimeout/3 (100 s)."""
     before = {} if known is None else known
     found = [(record, before.get(record) or _node(record)) for record in records(text, "NodeName")]
     if known is not None:
@@ -116,45 +99,27 @@ def _node(record: str) -> NodeRecord:
 
 def jobs(text: str) -> list[JobRecord]:
     """`scontrol show job [-o]`, as saved by somebody. A name that holds ` Key=` may hide that key: see the top.
-
-    Raises:
-        InvalidInput: a record without an id or a state.
-    """
+    Raises `InvalidInput`: a record without an id or a state."""
     rows = []
     for record in records(text, "JobId"):
         raw, state = word(record, "JobId"), word(record, "JobState")
         if not raw.isdigit() or not state:
             raise InvalidInput("scontrol show job", f"a job without an id or a state: {record.strip()[:80]!r}")
-        array, task, het = word(record, "ArrayJobId"), word(record, "ArrayTaskId"), word(record, "HetJobId")
-        tasks, array_id = "" if task.isdigit() else task, scalars.number(array) if array else None
-        het_id, offset = scalars.number(het) if het else None, scalars.number(word(record, "HetJobOffset"))
+        task = word(record, "ArrayTaskId")
+        array, het, offset = (scalars.number(word(record, key)) for key in ("ArrayJobId", "HetJobId", "HetJobOffset"))
+        one, several = (int(task), "") if task.isdigit() else (None, task)
+        which = identity(int(raw), array, one, several, het, offset)
+        texts: dict[str, Any] = {name: word(record, key) for name, (key, *_) in JOB_TEXTS.items()}
+        times: dict[str, Any] = {name: scalars.moment(phrase(record, key)) for name, key in JOB_TIMES.items()}
         rows.append(
             JobRecord(
-                id=job_id(int(raw), array_id, int(task) if task.isdigit() else None, tasks, het_id, offset),
-                raw_id=int(raw),
+                **which | texts | times,
                 state=state,
                 user=word(record, "UserId").partition("(")[0],
                 account=word(record, "Account"),
-                partition=word(record, "Partition"),
-                qos=word(record, "QOS"),
-                reason=word(record, "Reason"),
                 name=phrase(record, "JobName"),
                 node_count=max(1, scalars.number(word(record, "NumNodes"), 1)),
-                array_id=array_id,
-                tasks=tasks if array else "",
-                het_id=het_id,
                 time_limit_s=scalars.duration(word(record, "TimeLimit")),
-                submit_time=scalars.moment(phrase(record, "SubmitTime")),
-                eligible_time=scalars.moment(phrase(record, "EligibleTime")),
-                start_time=scalars.moment(phrase(record, "StartTime")),
-                end_time=scalars.moment(phrase(record, "EndTime")),
-                nodes=word(record, "NodeList"),
-                planned_nodes=word(record, "SchedNodeList"),
-                required_nodes=word(record, "ReqNodeList"),
-                excluded_nodes=word(record, "ExcNodeList"),
-                features=word(record, "Features"),
-                gres=word(record, "TresPerNode"),
-                dependency=word(record, "Dependency"),
                 priority=scalars.number(word(record, "Priority")),
                 memory_mib=scalars.mebibytes(word(record, "MinMemoryNode") or word(record, "MinMemoryCPU")),
             )
@@ -163,11 +128,7 @@ def jobs(text: str) -> list[JobRecord]:
 
 
 def reservations(text: str) -> list[ReservationRecord]:
-    """`scontrol show reservation [-o]`.
-
-    Raises:
-        InvalidInput: a reservation without a name or a start.
-    """
+    """`scontrol show reservation [-o]`. Raises `InvalidInput`: a reservation without a name or a start."""
     rows = []
     for record in records(text, "ReservationName"):
         name, start = word(record, "ReservationName"), scalars.moment(phrase(record, "StartTime"))

@@ -7,18 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from malletrain.slurm.formats import scalars
+from malletrain.slurm.site import site_facts
 from malletrain.slurm.site.partition_checks import judged, limits_of_pilots
-from malletrain.slurm.site.site_facts import (
-    ERROR,
-    OK,
-    WARNING,
-    Finding,
-    Harvest,
-    PartitionFacts,
-    SiteFacts,
-    findings,
-    parse_limits,
-)
+from malletrain.slurm.site.site_facts import ERROR, OK, WARNING, Finding, Harvest, PartitionFacts, SiteFacts, findings
 
 #: Limits of an association; those that begin with Max are printed with what the account above sets.
 ASSOCIATION_LIMITS = (
@@ -58,7 +49,7 @@ def associations(answer: str) -> list[Association]:
         account, user, qos, partition, parent, *limits = [*line.split("|"), *[""] * 5][: 5 + len(ASSOCIATION_LIMITS)]
         if line.count("|") >= 3:
             listed = frozenset(name.strip().lstrip("+") for name in qos.split(",") if name.strip())
-            own = parse_limits(limits, ASSOCIATION_LIMITS)
+            own = site_facts.parse_limits(limits, ASSOCIATION_LIMITS)
             found.append(Association(account, user, listed, partition, parent, own))
     return found
 
@@ -76,8 +67,8 @@ def check_main_doors(facts: SiteFacts, harvest: Harvest, known: Iterable[Associa
     admitting = [
         p for p in main if p.admits("Accounts", account) and (not users or any(each.may_run_in(p) for each in users))
     ]
-    opened = ", ".join(p.name for p in admitting if p.allow_accounts in ("ALL", ""))
-    listing = ", ".join(p.name for p in admitting if p.allow_accounts not in ("ALL", ""))
+    opened = ", ".join(p.name for p in admitting if not p.allowed("Accounts"))
+    listing = ", ".join(p.name for p in admitting if p.allowed("Accounts"))
     free = f"anybody in account {account} may run main jobs in {{}}, free of charge and ahead of others"
     # A job may name the QOS of its own account only, whatever AccountingStorageEnforce says (22.05).
     of_qos = ", ".join(p.name for p in main if p.admits("Qos", qos))
@@ -112,12 +103,12 @@ def check_association_limits(
         if _OF_QOS.get(key, key) in by_qos:
             continue
         whose = f"user {each.user} of account {each.account}" if each.user else f"account {each.account}"
-        modify = f"sacctmgr modify user {each.user} where" if each.user else "sacctmgr modify account"
-        modify += f" account={each.account}" if each.user else f" {each.account}"
+        modify = f"sacctmgr modify account {each.account}"
+        if each.user:
+            modify = f"sacctmgr modify user {each.user} where account={each.account}"
         found = list(judged(key, value, nodes, whose, modify))
         if not found and key == "MaxWall" and 0 < (most_s := scalars.duration(value) or 0.0) < max_pilot_s:
-            asked = f"{max_pilot_s / 60:g} min"
-            what = f"{whose} has MaxWall={value}: longer pilots do not start, and may ask for {asked}"
+            what = f"{whose} has MaxWall={value}: longer pilots, of up to {max_pilot_s / 60:g} min, never start"
             remedy = f"set pilot.max_minutes = {int(most_s // 60)}, or {modify} set MaxWall=-1"
             found = [Finding(WARNING, what, remedy)]
         yield from (replace(finding, level=WARNING) if each.user else finding for finding in found)

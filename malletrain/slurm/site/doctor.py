@@ -1,7 +1,4 @@
-"""What may be wrong with a site, as findings, each with its remedy: `malletrain doctor`.
-
-Each check asks Slurm for one thing and says what it found, also when all is well.
-"""
+"""What may be wrong with a site, as findings, each with its remedy, the good ones too: `malletrain doctor`."""
 
 from __future__ import annotations
 
@@ -19,17 +16,7 @@ from malletrain.slurm.formats import sdiag, text
 from malletrain.slurm.site import account_checks, held_task_limits, site_facts
 from malletrain.slurm.site.partition_checks import check_harvest_partition, longest_pilot_s
 from malletrain.slurm.site.power_saving import check_power
-from malletrain.slurm.site.site_facts import (
-    ERROR,
-    OK,
-    WARNING,
-    Finding,
-    Harvest,
-    PartitionFacts,
-    SiteFacts,
-    findings,
-    user_name,
-)
+from malletrain.slurm.site.site_facts import ERROR, OK, WARNING, Finding, Harvest, PartitionFacts, SiteFacts, findings
 from malletrain.wire import munge
 from malletrain.wire.errors import WireError
 
@@ -68,11 +55,10 @@ def examine(
     actuator: str = "",
     include: Collection[str] = (),
 ) -> tuple[Finding, ...]:
-    """All findings, the good ones too. When slurmctld does not answer, only that.
+    """All findings. When slurmctld does not answer, only that.
 
-    `preemptible`: main partitions whose jobs are meant to be preempted by other main jobs. `actuator`: the socket of
-    the process that steers Slurm, where that is another one; its user's rights are looked at then. `include`: lists
-    of the nodes that may be harvested, none for all.
+    `preemptible`: main partitions whose jobs other main jobs are meant to preempt. `actuator`: the socket of the
+    process that steers Slurm, where that is another one. `include`: lists of the nodes that may be harvested.
     """
     began = now()
     try:
@@ -131,11 +117,8 @@ def _partition(facts: SiteFacts, harvest: Harvest, max_pilot_s: float) -> Iterat
 
 def preemptible_partitions(facts: SiteFacts, harvest: str) -> list[tuple[PartitionFacts, list[PartitionFacts]]]:
     """Main partitions whose jobs another main partition, of a higher PriorityTier, preempts on nodes that both have;
-    and those others. Preemption by QOS concerns no partition: there are none then.
-
-    A partition without a PreemptMode of its own has the global one (slurm.conf(5)). So a site that turns preemption
-    on for its harvest partition turns it on for every partition that does not say `PreemptMode=OFF`.
-    """
+    and those others. A partition without a PreemptMode of its own has the global one (slurm.conf(5)), so a site that
+    turns preemption on for its harvest partition turns it on for each that does not say `PreemptMode=OFF`."""
     if not facts.preempt_type.endswith("/partition_prio"):
         return []
     main = facts.main_partitions(harvest)
@@ -144,11 +127,8 @@ def preemptible_partitions(facts: SiteFacts, harvest: str) -> list[tuple[Partiti
 
 
 def check_main_partitions(facts: SiteFacts, harvest: str, deliberate: Collection[str] = ()) -> Iterator[Finding]:
-    """Findings about every pair of main partitions of which one preempts the other's jobs.
-
-    Slurm does not say whether that was so before there was a harvest partition. `deliberate` names the partitions
-    whose jobs are meant to be preempted.
-    """
+    """Findings about main partitions of which one preempts the other's jobs, but for `deliberate` ones: Slurm does
+    not say whether that was so before there was a harvest partition."""
     found = preemptible_partitions(facts, harvest)
     for victim, preemptors in found:
         name, meant = victim.name, victim.name in deliberate
@@ -203,20 +183,16 @@ def _apart(commands: Commands, facts: SiteFacts, harvest: Harvest, socket: str) 
         owner = Path(socket).owner()
     except (OSError, KeyError) as error:
         why = "its owner has no name here" if isinstance(error, KeyError) else os.strerror(error.errno or 0)
-        yield Finding(
-            ERROR,
-            f"the actuator's socket {socket} cannot be looked at ({why}): nothing is started",
-            "systemctl enable --now malletrain-actuator; run the doctor as the user of malletraind",
-        )
+        what = f"the actuator's socket {socket} cannot be looked at ({why}): nothing is started"
+        remedy = "systemctl enable --now malletrain-actuator; run the doctor as the user of malletraind"
+        yield Finding(ERROR, what, remedy)
         return
     yield from _rights(commands, facts, harvest, owner)
-    me = user_name()
+    me = site_facts.user_name()
     if me == owner:
-        yield Finding(
-            ERROR,
-            f"{me} runs the listener and the actuator: the two processes have the same rights",
-            "run malletrain-actuator as a user of its own (site-configs/systemd/malletrain-actuator.service)",
-        )
+        what = f"{me} runs the listener and the actuator: the two processes have the same rights"
+        remedy = "run malletrain-actuator as a user of its own (site-configs/systemd/malletrain-actuator.service)"
+        yield Finding(ERROR, what, remedy)
     elif facts.accounting and me not in (facts.slurm_user, "root"):
         level, coordinated = site_facts.standing(commands, me)
         too_many = level in _ADMINS or harvest.account in coordinated
@@ -228,20 +204,14 @@ def _apart(commands: Commands, facts: SiteFacts, harvest: Harvest, socket: str) 
 
 
 def _rights(commands: Commands, facts: SiteFacts, harvest: Harvest, me: str = "") -> Iterator[Finding]:
-    me = me or user_name()
+    me = me or site_facts.user_name()
     if me in (facts.slurm_user, "root"):
-        yield Finding(
-            WARNING,
-            f"{me} has every right in Slurm: more than is needed",
-            "run the daemon as a user of its own that coordinates the harvest account",
-        )
+        remedy = "run the daemon as a user of its own that coordinates the harvest account"
+        yield Finding(WARNING, f"{me} has every right in Slurm: more than is needed", remedy)
         return
     if not facts.accounting:
-        yield Finding(
-            WARNING,
-            f"without accounting (slurmdbd) {me} can steer jobs of its own only",
-            "use `malletraind --user` for one researcher, or set up slurmdbd and a coordinator",
-        )
+        remedy = "use `malletraind --user` for one researcher, or set up slurmdbd and a coordinator"
+        yield Finding(WARNING, f"without accounting (slurmdbd) {me} can steer jobs of its own only", remedy)
         return
     level, coordinated = site_facts.standing(commands, me)
     admin, fits = level in _ADMINS, bool(harvest.account) and harvest.account in coordinated
@@ -262,13 +232,10 @@ def _user_ids(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterato
     answer = commands.ask(["scontrol", "-o", "show", "assoc_mgr", f"accounts={harvest.account}", "flags=assoc"])
     ids = {name: int(uid) for name, uid in sorted(_ASSOCIATION.findall(answer))}
     here = {name: _user_id(name) for name in ids}
-    late = [name for name, uid in ids.items() if uid == _NO_USER_ID and here[name] is not None]
-    missing = [name for name, uid in ids.items() if uid == _NO_USER_ID and here[name] is None]
-    other = [
-        f"{name} ({uid} there, {here[name]} here)"
-        for name, uid in ids.items()
-        if uid != _NO_USER_ID and here[name] not in (None, uid)
-    ]
+    unknown = [name for name, uid in ids.items() if uid == _NO_USER_ID]
+    late, missing = ([name for name in unknown if (here[name] is None) is none] for none in (False, True))
+    differing = ((name, uid, here[name]) for name, uid in ids.items() if name not in unknown)
+    other = [f"{name} ({uid} there, {own} here)" for name, uid, own in differing if own not in (None, uid)]
     yield from findings([
         (late, ERROR, f"slurmctld has no user id for {', '.join(late)} and refuses them (Invalid user id): sacctmgr "
          "named them before they were made",
@@ -290,7 +257,7 @@ def _user_id(name: str) -> int | None:
 
 
 def _privacy(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
-    me = user_name()
+    me = site_facts.user_name()
     sees_all = site_facts.sees_all(commands, facts, me) if facts.hidden else True
     yield from site_facts.check_sight(replace(facts, sees_all=sees_all), me)
     if facts.hidden and sees_all:
@@ -309,12 +276,11 @@ def _weights(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator
     rows = text.nodes(commands.ask(["scontrol", "-a", "-o", "show", "node"]))
     weights = {row.weight for row in rows if harvest.partition in row.partitions}
     if len(weights) > 1:
-        yield Finding(
-            WARNING,
+        what = (
             f"nodes of {harvest.partition} have Weight {min(weights)} to {max(weights)}: Slurm places a main job "
-            "around pilots, on nodes of a higher Weight, before it preempts any",
-            "raise pool.keep_idle; pilots take nodes of the highest Weight first",
+            "around pilots, on nodes of a higher Weight, before it preempts any"
         )
+        yield Finding(WARNING, what, "raise pool.keep_idle; pilots take nodes of the highest Weight first")
 
 
 def _backfill(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
@@ -347,8 +313,8 @@ def _headroom(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterato
 
 
 def _arrays(facts: SiteFacts) -> Iterator[Finding]:
-    limits = held_task_limits.limits_of(facts)
-    off = facts.max_array_size < 2 or limits.max_array_tasks == 0
+    limits = held_task_limits.limits_of(facts.words)
+    off = facts.max_array_size < 2 or limits.why == "max_array_tasks=0"
     return findings([
         (off, ERROR, f"job arrays are off ({limits.why}): pilots are tasks of one", "raise it in slurm.conf"),
         (not off and limits.most_tasks < FEW_TASKS, WARNING,

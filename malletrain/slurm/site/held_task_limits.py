@@ -1,8 +1,5 @@
 """How many held tasks a site's limits allow. They count against MaxJobCount, and at that limit slurmctld refuses
-every submission, main jobs included.
-
-sbatch does not fail at once then: it retries for minutes ("Slurm temporarily unable to accept job").
-"""
+every submission, main jobs included; sbatch then tries again for minutes."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from dataclasses import dataclass
 from malletrain.domain.errors import ClusterUnavailable, MalletrainError
 from malletrain.slurm.command import Commands
 from malletrain.slurm.formats import scalars, text
-from malletrain.slurm.site.site_facts import SiteFacts, parameters
+from malletrain.slurm.site.site_facts import parameters
 
 #: Share of MaxJobCount that one job's held tasks may be; workers submit more as they are consumed.
 MAX_SHARE_PER_JOB = 0.05
@@ -34,94 +31,57 @@ class TooManyHeldTasks(MalletrainError):
 
 @dataclass(frozen=True, slots=True)
 class HeldTaskLimits:
-    """slurm.conf(5): most jobs in Slurm at a time, one more than the highest index of an array, and most tasks of one
-    (SchedulerParameters; None: no such limit)."""
+    """Most held tasks of one job at a time, `why` (which limit that is), and slurm.conf(5)'s limits."""
 
-    max_job_count: int = 10_000
-    max_array_size: int = 1001
-    max_array_tasks: int | None = None
-
-    @property
-    def most_tasks(self) -> int:
-        """Most held tasks of one job at a time."""
-        return max(1, self._binding[0])
-
-    @property
-    def why(self) -> str:
-        """The limit that `most_tasks` comes from."""
-        return self._binding[1]
-
-    @property
-    def _binding(self) -> tuple[int, str]:
-        share = f"{MAX_SHARE_PER_JOB:.0%} of MaxJobCount={self.max_job_count}"
-        limits = [
-            (int(MAX_SHARE_PER_JOB * self.max_job_count), share),
-            (self.max_array_size - 1, f"MaxArraySize={self.max_array_size}"),
-        ]
-        if self.max_array_tasks is not None:
-            limits.append((self.max_array_tasks, f"max_array_tasks={self.max_array_tasks}"))
-        return min(limits, key=lambda limit: limit[0])
+    most_tasks: int
+    why: str
+    max_job_count: int
+    max_array_size: int
 
 
 def read(commands: Commands) -> HeldTaskLimits:
-    """Read the limits from `scontrol show config`.
-
-    Raises:
-        ClusterUnavailable: Slurm does not answer.
-    """
-    return _limits(text.config(commands.ask(["scontrol", "show", "config"])))
+    """Read the limits from `scontrol show config`. Raises `ClusterUnavailable`: Slurm does not answer."""
+    return limits_of(text.config(commands.ask(["scontrol", "show", "config"])))
 
 
-def limits_of(facts: SiteFacts) -> HeldTaskLimits:
-    """The limits where the site is known already."""
-    return _limits(facts.words)
-
-
-def _limits(config: Mapping[str, str]) -> HeldTaskLimits:
+def limits_of(config: Mapping[str, str]) -> HeldTaskLimits:
+    """The limits by the words of `scontrol show config`."""
+    jobs = scalars.number(config.get("MaxJobCount", ""), 10_000)
+    size = scalars.number(config.get("MaxArraySize", ""), 1001)
+    limits = [
+        (int(MAX_SHARE_PER_JOB * jobs), f"{MAX_SHARE_PER_JOB:.0%} of MaxJobCount={jobs}"),
+        (size - 1, f"MaxArraySize={size}"),
+    ]
     most = parameters(config.get("SchedulerParameters", "")).get("max_array_tasks", "")
-    return HeldTaskLimits(
-        scalars.number(config.get("MaxJobCount", ""), 10_000),
-        scalars.number(config.get("MaxArraySize", ""), 1001),
-        int(most) if most.isdecimal() else None,
-    )
+    if most.isdecimal():
+        limits.append((int(most), f"max_array_tasks={most}"))
+    least, why = min(limits, key=lambda limit: limit[0])
+    return HeldTaskLimits(max(1, least), why, jobs, size)
 
 
 def affordable(limits: HeldTaskLimits, wanted: int, least: int, *, asked: bool) -> int:
     """The number of held tasks to submit for a job of at least `least` nodes. `asked`: `wanted` is from the user.
-
-    Raises:
-        TooManyHeldTasks: the user asked for more than the limits allow, or `least` is more.
-    """
+    Raises `TooManyHeldTasks`: the user asked for more than the limits allow, or `least` is more."""
     most = limits.most_tasks
+    possible = f"at most {most} are possible ({limits.why})"
     if least > most:
-        raise TooManyHeldTasks(
-            f"--nodes: {least} nodes need as many held tasks, and at most {most} are possible ({limits.why})"
-        )
+        raise TooManyHeldTasks(f"--nodes: {least} nodes need as many held tasks, and {possible}")
     if asked and wanted > most:
-        raise TooManyHeldTasks(
-            f"--tasks={wanted}: at most {most} are possible ({limits.why}); more follow as they are used"
-        )
+        raise TooManyHeldTasks(f"--tasks={wanted}: {possible}; more follow as they are used")
     return min(wanted, most)
 
 
 def known_jobs(commands: Commands) -> int:
     """How many jobs count against MaxJobCount, each task of an array as one.
 
-    Ended ones too: slurmctld keeps them for MinJobAge, and they count (measured: 60 that had ended and 30 held in a
-    MaxJobCount of 100 left no room for 50 more). squeue prints ids only, no field that users fill.
-
-    Raises:
-        ClusterUnavailable: Slurm does not answer, or the answer cannot be parsed.
+    Ended ones too: slurmctld keeps them for MinJobAge (measured: 60 that had ended and 30 held in a MaxJobCount of
+    100 left no room for 50 more). Raises `ClusterUnavailable`: Slurm does not answer, or the answer cannot be parsed.
     """
     return count_jobs(commands.ask(["squeue", "-a", "-h", "-t", "all", "-o", "%i"]))
 
 
 class KnownJobs:
-    """`known_jobs`, refreshed at most every JOB_COUNT_REFRESH_S seconds; the daemon reads it at each tick.
-
-    Args:
-        elapsed: a monotonic clock, in seconds.
-    """
+    """`known_jobs`, asked at most every JOB_COUNT_REFRESH_S seconds. `elapsed`: a monotonic clock, in seconds."""
 
     def __init__(self, commands: Commands, elapsed: Callable[[], float]) -> None:
         self._commands = commands
@@ -141,11 +101,8 @@ class KnownJobs:
 
 
 def count_jobs(ids: str) -> int:
-    """How many jobs these rows of `squeue -o %i` are: `7`, `7_3`, `7+1`, `7_[0-9,12%2]`.
-
-    Raises:
-        ClusterUnavailable: a row has another form.
-    """
+    """How many jobs these rows of `squeue -o %i` are: `7`, `7_3`, `7+1`, `7_[0-9,12%2]`. Raises `ClusterUnavailable`:
+    a row has another form."""
     total = 0
     for row in ids.split():
         match = _ID.fullmatch(row)
@@ -156,12 +113,8 @@ def count_jobs(ids: str) -> int:
 
 
 def check_headroom(commands: Commands, limits: HeldTaskLimits, tasks: int) -> None:
-    """Check that `tasks` more leave FULL_QUEUE_SHARE of MaxJobCount unexceeded.
-
-    Raises:
-        TooManyHeldTasks: they would exceed it.
-        ClusterUnavailable: Slurm does not answer.
-    """
+    """Check that `tasks` more leave FULL_QUEUE_SHARE of MaxJobCount unexceeded. Raises `TooManyHeldTasks`: they would
+    exceed it; `ClusterUnavailable`: Slurm does not answer."""
     known = known_jobs(commands)
     if known + tasks > FULL_QUEUE_SHARE * limits.max_job_count:
         raise TooManyHeldTasks(

@@ -9,23 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.slurm.formats import hostlist, scalars
-from malletrain.slurm.site.site_facts import (
-    ERROR,
-    MINUTES,
-    MOST,
-    OK,
-    WARNING,
-    Finding,
-    Harvest,
-    Level,
-    NodeFacts,
-    PartitionFacts,
-    SiteFacts,
-    check_sight,
-    findings,
-    parameters,
-    seconds,
-)
+from malletrain.slurm.site import site_facts
+from malletrain.slurm.site.site_facts import ERROR, OK, WARNING, Finding, Harvest, PartitionFacts, SiteFacts, findings
 
 #: A pilot that Slurm may not preempt until so many seconds after its start costs a main job little.
 MAX_EXEMPT_S = 30.0
@@ -36,8 +21,10 @@ _FREES = frozenset({"REQUEUE", "CANCEL"})
 #: Nodes that a finding names.
 _NAMED_NODES = 3
 
+Nodes = Sequence[site_facts.NodeFacts]
+
 #: What a pilot takes of a node.
-_WHOLE: Mapping[str, Callable[[NodeFacts], int]] = {
+_WHOLE: Mapping[str, Callable[[site_facts.NodeFacts], int]] = {
     "cpu": lambda node: node.cpus,
     "mem": lambda node: node.memory_mib,
 }
@@ -50,21 +37,19 @@ def check_harvest_partition(facts: SiteFacts, harvest: Harvest) -> tuple[Finding
     """Whether pilots can start in this partition, and give way to every other job: it exists, is up and open, Slurm
     preempts them for every partition that shares its nodes, and this user sees the queue. Findings of level `error`
     mean: start nothing."""
-    return (*check_sight(facts), *_check_partition(facts, harvest))
+    return (*site_facts.check_sight(facts), *_check_partition(facts, harvest))
 
 
 def _check_partition(facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
     mine = facts.partitions.get(harvest.partition)
     if mine is None:
         known = ", ".join(sorted(facts.partitions)) or "none"
-        yield Finding(
-            ERROR,
-            f"partition {harvest.partition} does not exist (there are: {known})",
-            "add it to slurm.conf with a PriorityTier below all others, or name another in the configuration",
-        )
+        what = f"partition {harvest.partition} does not exist (there are: {known})"
+        remedy = "add it to slurm.conf with a PriorityTier below all others, or name another in the configuration"
+        yield Finding(ERROR, what, remedy)
         return
     yield from _preemption(facts, harvest, mine)
-    yield from findings(_settings(facts, harvest, mine))
+    yield from _settings(facts, harvest, mine)
     yield from _accounts(mine, harvest)
     yield from _groups(mine)
     yield from _submitting_nodes(mine)
@@ -72,11 +57,11 @@ def _check_partition(facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
     yield from _qos_limits(facts, harvest)
 
 
-def _settings(facts: SiteFacts, harvest: Harvest, mine: PartitionFacts) -> list[tuple[object, Level, str, str]]:
+def _settings(facts: SiteFacts, harvest: Harvest, mine: PartitionFacts) -> Iterator[Finding]:
     name, words, set_it = mine.name, mine.words, f"on partition {mine.name}"
     least, most = _count(words.get("MinNodes", "")) or 0, _count(words.get("MaxNodes", ""))
     needs_one = "RequiresReservation" in getattr((facts.qos or {}).get(harvest.qos), "flags", ())
-    return [
+    return findings([
         (facts.federation, ERROR,
          f"the cluster is in federation {facts.federation}: its jobs may go to other clusters",
          "federations are not supported; take the cluster out of it (sacctmgr modify federation)"),
@@ -103,7 +88,7 @@ def _settings(facts: SiteFacts, harvest: Harvest, mine: PartitionFacts) -> list[
          "set MaxTime of at least 30 minutes"),
         (mine.grace_s > 60, WARNING, f"GraceTime of {name} is {mine.grace_s:g} s",
          "pilots leave within seconds; 10 to 30 s suffice, and bound what a stuck one costs"),
-    ]  # fmt: skip
+    ])  # fmt: skip
 
 
 # Preemption
@@ -116,22 +101,17 @@ def _preemption(facts: SiteFacts, harvest: Harvest, mine: PartitionFacts) -> Ite
     elif facts.preempt_type.endswith("/partition_prio") and facts.preempt_mode != "OFF":
         yield from _by_partition(facts, mine)
     else:
-        yield Finding(
-            ERROR,
-            f"Slurm preempts nothing (PreemptType {facts.preempt_type or 'not set'}, PreemptMode "
-            f"{facts.preempt_mode or 'not set'})",
-            _how_to_preempt(facts, harvest.partition),
-        )
+        kind, mode = facts.preempt_type or "not set", facts.preempt_mode or "not set"
+        what = f"Slurm preempts nothing (PreemptType {kind}, PreemptMode {mode})"
+        yield Finding(ERROR, what, _how_to_preempt(facts, harvest.partition))
         return
     yield from _exempt_time(facts, harvest, mine)
     # PreemptParameters=min_exempt_priority (23.11 and later): jobs of that priority and more are not preempted.
-    least = parameters(facts.words.get("PreemptParameters", "")).get("min_exempt_priority")
+    least = site_facts.parameters(facts.words.get("PreemptParameters", "")).get("min_exempt_priority")
     if least is not None and scalars.number(least) <= _highest_priority(facts):
-        yield Finding(
-            ERROR,
-            f"min_exempt_priority={least}: Slurm preempts no pilot of that priority and more",
-            "take min_exempt_priority out of PreemptParameters, or set it above the sum of all PriorityWeight*",
-        )
+        what = f"min_exempt_priority={least}: Slurm preempts no pilot of that priority and more"
+        remedy = "take min_exempt_priority out of PreemptParameters, or set it above the sum of all PriorityWeight*"
+        yield Finding(ERROR, what, remedy)
 
 
 def sharing(facts: SiteFacts, mine: PartitionFacts) -> list[PartitionFacts]:
@@ -178,25 +158,21 @@ def _by_qos(facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
 
 
 def _exempt_time(facts: SiteFacts, harvest: Harvest, mine: PartitionFacts) -> Iterator[Finding]:
-    """Jobs are not preempted in their first PreemptExemptTime; a QOS's goes before the global one, also a 0, and that
-    of the partition's QOS before that of the pilots'."""
+    """Jobs are not preempted in their first PreemptExemptTime. A QOS's goes before the global one, also a 0."""
     qos = next((qos for qos in facts.qos_of_pilots(mine.name, harvest.qos) if qos.exempt_s is not None), None)
     if qos is not None:
         exempt, where = qos.exempt_s, f"QOS {qos.name}"
     else:
-        here = seconds(mine.words.get("PreemptExemptTime", ""))
-        exempt = here or seconds(facts.words.get("PreemptExemptTime", ""))
+        here = site_facts.seconds(mine.words.get("PreemptExemptTime", ""))
+        exempt = here or site_facts.seconds(facts.words.get("PreemptExemptTime", ""))
         where = f"partition {mine.name}" if here else "slurm.conf"
     if not exempt:
         return
-    yield Finding(
-        ERROR if exempt > MAX_EXEMPT_S else WARNING,
-        f"PreemptExemptTime of {where}: Slurm preempts no pilot in its first {exempt:g} s",
-        f"sacctmgr modify qos {qos.name if qos else harvest.qos} set PreemptExemptTime=0 (a QOS's goes before the "
-        "global one)"
-        if qos or harvest.qos
-        else f"set PreemptExemptTime=0 in {where}, and run `scontrol reconfigure`",
-    )
+    what = f"PreemptExemptTime of {where}: Slurm preempts no pilot in its first {exempt:g} s"
+    remedy = f"set PreemptExemptTime=0 in {where}, and run `scontrol reconfigure`"
+    if name := qos.name if qos else harvest.qos:
+        remedy = f"sacctmgr modify qos {name} set PreemptExemptTime=0 (a QOS's goes before the global one)"
+    yield Finding(ERROR if exempt > MAX_EXEMPT_S else WARNING, what, remedy)
 
 
 def _highest_priority(facts: SiteFacts) -> float:
@@ -210,8 +186,7 @@ def _highest_priority(facts: SiteFacts) -> float:
 
 
 def _how_to_preempt(facts: SiteFacts, harvest: str) -> str:
-    """What turns preemption on for the harvest partition alone: the global PreemptMode counts for every partition
-    that has none of its own (slurm.conf(5))."""
+    """What turns preemption on for the harvest partition alone: others without a mode have the global one."""
     by_mode: dict[str, list[str]] = {}
     for partition in facts.main_partitions(harvest):
         mode = "GANG" if "GANG" in partition.preempt_mode.split(",") else "OFF"
@@ -228,31 +203,27 @@ def _how_to_preempt(facts: SiteFacts, harvest: str) -> str:
 
 
 def _accounts(mine: PartitionFacts, harvest: Harvest) -> Iterator[Finding]:
-    if harvest.account and not mine.admits("Accounts", harvest.account):
-        yield _kept_out(mine, f"account {harvest.account}", "Accounts", mine.allow_accounts, "slurm.account")
-    if harvest.qos and not mine.admits("Qos", harvest.qos):
-        yield _kept_out(mine, f"QOS {harvest.qos}", "Qos", mine.allow_qos, "slurm.qos")
-
-
-def _kept_out(mine: PartitionFacts, who: str, what: str, allowed: str, key: str) -> Finding:
-    if allowed not in ("ALL", ""):
-        return Finding(
-            ERROR, f"{who} is not in Allow{what} of {mine.name}", f"add it, or name one of {allowed} in {key}"
-        )
-    return Finding(ERROR, f"{who} is in Deny{what} of {mine.name}", "take it out there")
+    accounts, of_qos = ("Accounts", "account", harvest.account), ("Qos", "qos", harvest.qos)
+    for what, key, name in (accounts, of_qos):
+        who, allowed = f"{key if key == 'account' else 'QOS'} {name}", mine.allowed(what)
+        if name and not mine.admits(what, name):
+            yield from findings([
+                (allowed, ERROR, f"{who} is not in Allow{what} of {mine.name}",
+                 f"add it, or name one of {allowed} in slurm.{key}"),
+                (not allowed, ERROR, f"{who} is in Deny{what} of {mine.name}", "take it out there"),
+            ])  # fmt: skip
 
 
 def _groups(mine: PartitionFacts) -> Iterator[Finding]:
     allowed = mine.words.get("AllowGroups", "ALL")
     if allowed in ("ALL", ""):
         return
-    has_members = any(_has_members(name) for name in allowed.split(","))
-    yield Finding(
-        WARNING if has_members else ERROR,
-        f"only members of group {allowed} may submit to partition {mine.name} (AllowGroups)"
-        + ("" if has_members else ": nobody here"),
-        f"set AllowGroups=ALL on partition {mine.name}: AllowAccounts says who may use it",
-    )
+    what = f"only members of group {allowed} may submit to partition {mine.name} (AllowGroups)"
+    remedy = f"set AllowGroups=ALL on partition {mine.name}: AllowAccounts says who may use it"
+    if any(_has_members(name) for name in allowed.split(",")):
+        yield Finding(WARNING, what, remedy)
+    else:
+        yield Finding(ERROR, f"{what}: nobody here", remedy)
 
 
 def _has_members(group: str) -> bool:
@@ -273,12 +244,9 @@ def _submitting_nodes(mine: PartitionFacts) -> Iterator[Finding]:
     except InvalidInput:
         there = frozenset()
     if not mine.nodes <= there:
-        yield Finding(
-            WARNING if there else ERROR,
-            f"partition {mine.name} takes jobs of {allowed or 'no node'} alone (AllocNodes), and workers submit from "
-            "their own nodes",
-            f"set AllocNodes=ALL on partition {mine.name}",
-        )
+        only = f"partition {mine.name} takes jobs of {allowed or 'no node'} alone (AllocNodes)"
+        remedy = f"set AllocNodes=ALL on partition {mine.name}"
+        yield Finding(WARNING if there else ERROR, f"{only}, and workers submit from their own nodes", remedy)
 
 
 def _sizes(facts: SiteFacts, mine: PartitionFacts) -> Iterator[Finding]:
@@ -293,11 +261,8 @@ def _sizes(facts: SiteFacts, mine: PartitionFacts) -> Iterator[Finding]:
     of_socket = _count(mine.words.get("MaxCPUsPerSocket", ""))
     if of_socket is not None and not (nodes and all(n.cpus <= of_socket * max(1, n.sockets) for n in nodes)):
         # 24.11 gives an exclusive job all processors whatever it says.
-        yield Finding(
-            WARNING,
-            f"partition {mine.name} has MaxCPUsPerSocket={of_socket}: a pilot takes whole nodes, and may not start",
-            f"set MaxCPUsPerSocket=UNLIMITED on partition {mine.name}",
-        )
+        what = f"partition {mine.name} has MaxCPUsPerSocket={of_socket}: a pilot takes whole nodes, and may not start"
+        yield Finding(WARNING, what, f"set MaxCPUsPerSocket=UNLIMITED on partition {mine.name}")
     key, limit, where = _memory_limit(facts, mine)
     if limit is not None:
         per_cpu = key == "MaxMemPerCPU"
@@ -320,12 +285,12 @@ def _memory_limit(facts: SiteFacts, mine: PartitionFacts) -> tuple[str, int | No
 
 
 def _too_large(
-    nodes: tuple[NodeFacts, ...],
-    whole: Callable[[NodeFacts], int],
+    nodes: Nodes,
+    whole: Callable[[site_facts.NodeFacts], int],
     limit: int,
     what: str,
     remedy: str,
-    unknown: Level,
+    unknown: site_facts.Level,
 ) -> Iterator[Finding]:
     """The finding on a limit that nodes exceed; `unknown`: its level where no node's size is known."""
     over = sorted(node.name for node in nodes if whole(node) > limit)
@@ -354,23 +319,25 @@ def _qos_limits(facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
         yield from judged(key, value, nodes, f"QOS {qos}", f"sacctmgr modify qos {qos}")
 
 
-def judged(key: str, value: str, nodes: tuple[NodeFacts, ...], whose: str, modify: str) -> Iterator[Finding]:
+def judged(
+    key: str, value: str, nodes: tuple[site_facts.NodeFacts, ...], whose: str, modify: str
+) -> Iterator[Finding]:
     """What one limit does to pilots on these nodes. `modify`: the command that `set KEY=-1` ends."""
     what, remedy = f"{whose} has {key}={value}", f"{modify} set {key}=-1"
     kind, _, tres = key.partition("=")
     if _shuts(kind, tres, value, nodes):
         yield Finding(ERROR, f"{what}: no pilot starts", remedy)
-    elif kind in MOST and tres in _WHOLE:
+    elif kind in site_facts.MOST and tres in _WHOLE:
         yield from _too_large(nodes, _WHOLE[tres], _amount(tres, value), what, remedy, WARNING)
     elif value == "0" and "/" in tres:
         yield Finding(WARNING, f"{what}: no pilot that asks for {tres} starts", remedy)
 
 
-def _shuts(kind: str, tres: str, value: str, nodes: Sequence[NodeFacts]) -> bool:
+def _shuts(kind: str, tres: str, value: str, nodes: Nodes) -> bool:
     if kind == "MaxWall":
         return (scalars.duration(value) or 0.0) < _SHORTEST_S
     amount = _amount(tres, value)
-    if kind in MINUTES and tres in _WHOLE and nodes:
+    if kind in site_facts.MINUTES and tres in _WHOLE and nodes:
         return all(_WHOLE[tres](node) * _SHORTEST_S / 60 > amount for node in nodes)
     if kind != "MinTRES":
         return value == "0" and "/" not in tres  # gres/gpu=0 shuts those out that ask for one

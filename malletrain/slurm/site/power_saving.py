@@ -27,8 +27,8 @@ def costly_nodes(facts: SiteFacts, partition: str) -> frozenset[str]:
 
 
 def check_power(facts: SiteFacts, partition: str, include: Collection[str]) -> Iterator[Finding]:
-    """Which nodes of the partition are left out, and whether each pilot's end powers its node down. `include`: lists
-    of the nodes that the site wants harvested."""
+    """Which nodes of the partition are left out, but for those of the lists `include`, and whether each pilot's end
+    powers its node down."""
     mine = facts.partitions.get(partition)
     off_on_idle = mine is not None and _is_on(facts) and mine.words.get("PowerDownOnIdle") == "YES"
     costly = costly_nodes(facts, partition)
@@ -49,7 +49,6 @@ def check_power(facts: SiteFacts, partition: str, include: Collection[str]) -> I
 
 
 def _is_on(facts: SiteFacts) -> bool:
-    """Whether the site saves power at all."""
     return bool(facts.words.get("SuspendProgram") and facts.words.get("ResumeProgram"))
 
 

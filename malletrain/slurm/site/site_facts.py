@@ -6,9 +6,9 @@ import os
 import pwd
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Literal
 
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.slurm.command import Commands
@@ -87,17 +87,17 @@ class PartitionFacts:
     max_time_s: float | None
     nodes: frozenset[str]
     state: str
-    allow_accounts: str = "ALL"
-    allow_qos: str = "ALL"
     words: Mapping[str, str] = field(default_factory=dict)  #: all of them, as `scontrol show partition` prints them
 
-    def admits(self, what: Literal["Accounts", "Qos"], name: str) -> bool:
-        """Whether jobs of this account or QOS may run here: a list of those that may makes one of those that may not
-        count no more."""
-        allowed = self.allow_accounts if what == "Accounts" else self.allow_qos
-        if allowed not in ("ALL", ""):
-            return _in(name, allowed)
-        return not _in(name, self.words.get(f"Deny{what}", ""))
+    def allowed(self, what: str) -> str:
+        """The list of `Accounts` or `Qos` that may run here; "" for all."""
+        listed = self.words.get(f"Allow{what}", self.words.get(f"Allow{what.upper()}", "ALL"))
+        return "" if listed == "ALL" else listed
+
+    def admits(self, what: str, name: str) -> bool:
+        """Whether jobs of this account or QOS may run here: beside a list of those that may, others do not count."""
+        allowed, denied = self.allowed(what), self.words.get(f"Deny{what}", "")
+        return (name.lower() in (allowed or denied).lower().split(",")) == bool(allowed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +113,8 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class QosFacts:
-    """One QOS: the QOS that it preempts, its own PreemptMode ("" for the cluster's), PreemptExemptTime in seconds
-    (None for the global one), and limits of jobs by key and TRES: `MaxWall`, `MaxTRES=node` (sacctmgr(1))."""
+    """One QOS (sacctmgr(1)). "" and None stand for the cluster's own value; `limits` are by key and TRES: `MaxWall`,
+    `MaxTRES=node`."""
 
     name: str
     preempts: frozenset[str] = frozenset()
@@ -175,8 +175,8 @@ class SiteFacts:
         return replace(self, qos=qos, sees_all=before.sees_all if self.sees_all is None else self.sees_all)
 
     def qos_of_pilots(self, partition: str, name: str) -> tuple[QosFacts, ...]:
-        """The QOS that count for jobs of QOS `name` in the partition. Of each limit the first that sets it counts:
-        the partition's own QOS, unless the job's has OverPartQOS (sacctmgr(1))."""
+        """The QOS that count for jobs of QOS `name` in the partition, the first that sets a limit for it: the
+        partition's own, unless the job's has OverPartQOS (sacctmgr(1))."""
         known = {qos.name.lower(): qos for qos in (self.qos or {}).values()}
         own = known.get(name.lower())
         there = self.partitions.get(partition)
@@ -203,11 +203,8 @@ class RecordsHidden(ClusterUnavailable):
 
 
 def read(commands: Commands) -> SiteFacts:
-    """Ask for the configuration, the partitions, the nodes and, with accounting, the QOS.
-
-    Raises:
-        RecordsHidden: PrivateData hides partitions or nodes from this user.
-        ClusterUnavailable: no answer, or one that cannot be read.
+    """Ask for the configuration, the partitions, the nodes and, with accounting, the QOS. Raises `RecordsHidden`:
+    PrivateData hides partitions or nodes from this user; `ClusterUnavailable`: no answer, or one that cannot be read.
     """
     config = commands.ask(["scontrol", "show", "config"])
     try:
@@ -221,8 +218,10 @@ def read(commands: Commands) -> SiteFacts:
         nodes = parse_nodes(commands.ask(["scontrol", "-a", "-o", "show", "node"]))
         facts = replace(facts, partitions=partitions, nodes=nodes)
         if facts.accounting:  # federations live in slurmdbd
-            federation = _federation(commands.ask(["scontrol", "show", "federation"]))
-            facts = replace(facts, federation=federation, qos=_qos(commands))
+            facts = replace(facts, federation=_federation(commands.ask(["scontrol", "show", "federation"])))
+            with suppress(ClusterUnavailable):
+                every = commands.ask(["sacctmgr", "-n", "-P", "show", "qos", _QOS_FORMAT], _PATIENCE_S)
+                facts = replace(facts, qos=parse_qos(every))
         return facts
     except InvalidInput as error:
         raise ClusterUnavailable(f"scontrol: {error}") from error
@@ -241,14 +240,10 @@ def sees_all(commands: Commands, facts: SiteFacts, user: str) -> bool | None:
 
 
 def standing(commands: Commands, user: str, timeout_s: float | None = None) -> tuple[str, list[str]]:
-    """The user's AdminLevel, and the accounts that it coordinates.
-
-    Raises:
-        ClusterUnavailable: sacctmgr does not answer.
-    """
-    answer = commands.ask(
-        ["sacctmgr", "-n", "-P", "show", "user", user, "withcoord", "format=user,adminlevel,coordinators"], timeout_s
-    )
+    """The user's AdminLevel, and the accounts that it coordinates. Raises `ClusterUnavailable`: sacctmgr does not
+    answer."""
+    of = ["user", user, "withcoord", "format=user,adminlevel,coordinators"]
+    answer = commands.ask(["sacctmgr", "-n", "-P", "show", *of], timeout_s)
     fields = answer.strip().split("|")
     return (fields[1].strip(), fields[2].split(",")) if len(fields) > 2 else ("", [])
 
@@ -275,13 +270,6 @@ def user_name() -> str:
         return str(os.getuid())
 
 
-def _qos(commands: Commands) -> Mapping[str, QosFacts] | None:
-    try:
-        return parse_qos(commands.ask(["sacctmgr", "-n", "-P", "show", "qos", _QOS_FORMAT], _PATIENCE_S))
-    except ClusterUnavailable:
-        return None
-
-
 def parse_qos(answer: str) -> Mapping[str, QosFacts]:
     """The rows of `sacctmgr -n -P show qos format=name,preempt,preemptmode,preemptexempttime,flags,` and LIMITS."""
     found = {}
@@ -305,11 +293,7 @@ def parse_limits(fields: Sequence[str], keys: Sequence[str] = LIMITS) -> Mapping
 
 
 def parse_nodes(answer: str) -> tuple[NodeFacts, ...]:
-    """The nodes in `scontrol show node -o`.
-
-    Raises:
-        InvalidInput: text that is no node.
-    """
+    """The nodes in `scontrol show node -o`. Raises `InvalidInput`: text that is no node."""
     return tuple(
         NodeFacts(
             text.word(record, "NodeName"),
@@ -323,11 +307,8 @@ def parse_nodes(answer: str) -> tuple[NodeFacts, ...]:
 
 
 def parse(config_text: str, partitions_text: str) -> SiteFacts:
-    """The facts in `scontrol show config` and `scontrol -o show partition`.
-
-    Raises:
-        InvalidInput: the answer names no version or cluster.
-    """
+    """The facts in `scontrol show config` and `scontrol -o show partition`. Raises `InvalidInput`: the answer names
+    no version or cluster."""
     config = text.config(config_text)
     if not config.get("SLURM_VERSION") or not config.get("ClusterName"):
         raise InvalidInput("scontrol show config", "no SLURM_VERSION or ClusterName in the answer")
@@ -373,8 +354,6 @@ def _partition(name: str, words: Mapping[str, str]) -> PartitionFacts:
         max_time_s=scalars.duration(words.get("MaxTime", "UNLIMITED")),
         nodes=frozenset(hostlist.expand(words.get("Nodes", ""), f"partition {name}")),
         state=words.get("State", ""),
-        allow_accounts=words.get("AllowAccounts", "ALL"),
-        allow_qos=words.get("AllowQos", words.get("AllowQOS", "ALL")),
         words=words,
     )
 
@@ -398,10 +377,6 @@ def seconds(value: str) -> float:
         return scalars.duration(value) or 0.0
     except InvalidInput:
         return 0.0
-
-
-def _in(name: str, names: str) -> bool:
-    return name.lower() in names.lower().split(",")
 
 
 def _listed(names: str) -> frozenset[str]:

@@ -45,18 +45,11 @@ class Defaults:
 def request(
     script: bytes, where: str, options: BatchOptions, arguments: Sequence[str], defaults: Defaults, cwd: str
 ) -> BatchRequest:
-    """What the script, the environment and the command line ask for, together.
+    """What the script (of name `where`), the environment and the command line ask for together. Raises `InvalidBatch`
+    with every fault found.
 
-    Args:
-        script: the user's script.
-        where: its name, for messages and for the job's name.
-        options: of the command line and the environment; the script's are read here and are weaker.
-        arguments: what follows the script's name.
-        defaults: the site's.
-        cwd: the caller's working directory, an absolute path.
-
-    Raises:
-        InvalidBatch: with every fault found.
+    `options`: of the command line and the environment, before the script's own; `arguments`: what follows the
+    script's name; `cwd`: the caller's working directory, an absolute path.
     """
     shell, faults_of_head = directives.interpreter(script, where)
     whole = options.over(directives.from_script(script, where))
@@ -120,12 +113,8 @@ def _conflicts(
     asked: BatchRequest, texts: Mapping[str, OptionText], defaults: Defaults
 ) -> list[tuple[object, str, str]]:
     """What does not go together: whether it is so, the option at fault, and what to do."""
-    least, most, items, restart = (
-        asked.min_nodes,
-        asked.max_nodes,
-        asked.elastic == "tasks",
-        asked.elastic == "restart",
-    )
+    least, most = asked.min_nodes, asked.max_nodes
+    items, restart = asked.elastic == "tasks", asked.elastic == "restart"
     outside = [size for size in asked.sizes if not least <= size <= most]
     wide = [f"{name}:{nodes}" for name, nodes in asked.class_min if nodes > most]
     low, high = asked.batch_min, asked.batch_max
@@ -225,11 +214,8 @@ class _Reader:
         for part in filter(None, self.text("dependency").split(",")):
             kind, *jobs = part.split(":")
             if "?" in part or kind not in ("after", "afterany", "afterok", "afternotok") or not jobs:
-                self.fault(
-                    "dependency",
-                    f"{part[:40]!r} is none of after, afterany, afterok, afternotok with numbers of malleable jobs, "
-                    "as afterok:3:4 (all must be met)",
-                )
+                kinds = "after, afterany, afterok, afternotok with numbers of malleable jobs, as afterok:3:4"
+                self.fault("dependency", f"{part[:40]!r} is none of {kinds} (all must be met)")
                 return ()
             for job in jobs:
                 if _count(job) is None:
@@ -287,7 +273,6 @@ def _class_min(text: str) -> tuple[tuple[str, int], ...] | None:
 
 
 def _words(text: str) -> tuple[str, ...] | None:
-    """The script, with its arguments, that is to be checked before it is submitted."""
     try:
         return tuple(shlex.split(text))
     except ValueError:
@@ -301,7 +286,7 @@ def _due(text: str) -> float | None:
 def due_at(text: str, now: datetime) -> float | None:
     """A deadline as sbatch(1) writes it, in Unix seconds; None where it is none. Times are of `now`'s zone."""
     match = re.fullmatch(r"now\+(\d{1,9})([a-z]*)", text)
-    if match:
+    if match is not None:
         unit = _UNITS.get(match[2].removesuffix("s"))
         return None if unit is None else now.timestamp() + int(match[1]) * unit
     if not re.fullmatch(r"\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d)?)?", text):

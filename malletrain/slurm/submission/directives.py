@@ -101,25 +101,24 @@ def head(script: bytes) -> Iterable[str]:
 def interpreter(script: bytes, where: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The shell that runs the script, with its options, and the faults of its first line."""
     first = script.split(b"\n", 1)[0].decode("utf-8", "surrogateescape")
-    if not script.strip():
-        return (), (f"{where}: the script is empty",)
-    if len(script) > MAX_SCRIPT_BYTES:
-        return (), (f"{where}: the script has {len(script)} bytes; Slurm takes {MAX_SCRIPT_BYTES}",)
-    if b"\0" in script:
-        return (), (f"{where}: the script holds a NUL byte: it is no shell script",)
-    if (at := script.find(b"\r\n")) >= 0:  # sbatch refuses one that holds a single such line
-        line = script.count(b"\n", 0, at) + 1
-        return (), (f"{where}:{line}: lines end in CR LF; convert the script with dos2unix",)
-    if not first.startswith("#!"):
-        return (), (f"{where}:1: the first line must name the shell, as #!/bin/bash",)
     words = first[2:].split()
     if words and words[0].endswith("/env"):
-        words = words[1:]
-        if words and words[0] == "-S":
-            words = words[1:]
+        words = words[2:] if words[1:2] == ["-S"] else words[1:]
     name = words[0].rpartition("/")[2] if words else ""
-    if name not in _SHELLS:
-        return (), (f"{where}:1: {name or first[:40]!r} is not sh or bash; call it from a shell script",)
+    before, cr_lf, _ = script.partition(b"\r\n")  # sbatch refuses a script that holds a single such line
+    line = before.count(b"\n") + 1
+    faults = (
+        (not script.strip(), f"{where}: the script is empty"),
+        (len(script) > MAX_SCRIPT_BYTES,
+         f"{where}: the script has {len(script)} bytes; Slurm takes {MAX_SCRIPT_BYTES}"),
+        (b"\0" in script, f"{where}: the script holds a NUL byte: it is no shell script"),
+        (cr_lf, f"{where}:{line}: lines end in CR LF; convert the script with dos2unix"),
+        (not first.startswith("#!"), f"{where}:1: the first line must name the shell, as #!/bin/bash"),
+        (name not in _SHELLS, f"{where}:1: {name or first[:40]!r} is not sh or bash; call it from a shell script"),
+    )  # fmt: skip
+    for holds, fault in faults:
+        if holds:
+            return (), (fault,)
     return ("/bin/bash", *words[1:]), ()
 
 

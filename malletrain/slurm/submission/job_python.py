@@ -1,4 +1,5 @@
-"""Which Python a job's pilots run: that of the researcher's own environment, which compute nodes have too.
+"""Which Python a job's pilots run: that of the researcher's own environment, which compute nodes have too; and a
+check of the job's script by it (`mtbatch --check`).
 
 `mtbatch` may come from a package that is installed where users log in, and nowhere else. Standard library only.
 """
@@ -6,15 +7,17 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from malletrain.domain.errors import InvalidInput
+from malletrain.slurm.submission.sbatch import BatchRequest
 
 #: What a pilot's Python must be able to do; it prints whether torch is there as well, without importing it.
 PROBE = (
@@ -22,7 +25,10 @@ PROBE = (
     "print('torch' if u.find_spec('torch') else 'plain')"
 )
 
-#: Seconds for it: a cold file system is slow.
+#: The module that a pilot's launcher checks with, too.
+CHECK = "malletrain.elastic.launch.own_check"
+
+#: Seconds for a probe: a cold file system is slow.
 PROBE_TIMEOUT_S = 60.0
 
 
@@ -53,17 +59,9 @@ def probe(python: str, environ: Mapping[str, str]) -> Probed:
 
 
 def find(environ: Mapping[str, str], chosen: str = "", site: str = "") -> str:
-    """The Python that pilots run.
-
-    Args:
-        environ: the caller's; an active environment (VIRTUAL_ENV, CONDA_PREFIX) comes first, then python3 on PATH,
-            then the Python that runs this. One with torch is taken before one without.
-        chosen: by `--python`; no other is looked at.
-        site: the site's default, where none of these can run a pilot.
-
-    Raises:
-        InvalidInput: there is none; names each that was tried, and what it lacks.
-    """
+    """The Python that pilots run: `chosen` by --python, else that of an active environment (VIRTUAL_ENV,
+    CONDA_PREFIX), python3 on PATH or the one that runs this, those with torch first, else the `site`'s default.
+    Raises `InvalidInput`: there is none; names each that was tried, and what it lacks."""
     if chosen:
         return _checked(chosen, "--python", environ)
     tried: dict[str, Probed] = {}
@@ -77,11 +75,9 @@ def find(environ: Mapping[str, str], chosen: str = "", site: str = "") -> str:
     if site:
         return _checked(site, "client.toml: python", environ)
     lacks = "; ".join(f"{each.path}: {each.fault or 'has no torch'}" for each in tried.values())
-    raise InvalidInput(
-        "--python",
-        f"no Python here can run the job's pilots ({lacks or 'none is on PATH'}): activate the environment that has "
-        "your torch, with malletrain installed in it, or give --python=PATH; compute nodes must have it too",
-    )
+    why = f"no Python here can run the job's pilots ({lacks or 'none is on PATH'})"
+    remedy = "activate the environment that has your torch, with malletrain installed in it, or give --python=PATH"
+    raise InvalidInput("--python", f"{why}: {remedy}; compute nodes must have it too")
 
 
 def _checked(python: str, where: str, environ: Mapping[str, str]) -> str:
@@ -111,3 +107,26 @@ def _is_callers(python: str, environ: Mapping[str, str]) -> bool:
     home = Path(python).parents[1]
     active = [Path(environ[name]) for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if environ.get(name)]
     return home in active or home.stat().st_uid == os.getuid()
+
+
+def checked_here(
+    request: BatchRequest, environ: Mapping[str, str], warn: Callable[[str], None]
+) -> tuple[str, str, str]:
+    """The digest, verdict and first sentence of a check of `request.to_check`. `warn` is called with what follows for
+    the job, if its script is not equal. Raises `InvalidInput`: the job's Python cannot check."""
+    command = [request.python, "-P", "-m", CHECK, *request.to_check]
+    done = subprocess.run(
+        command, env=dict(environ), cwd=request.chdir, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        errors="replace", check=False,
+    )  # fmt: skip
+    try:
+        found = json.loads(done.stdout)
+        digest, verdict, text = str(found["digest"]), str(found["verdict"]), str(found["text"])
+    except (ValueError, KeyError, TypeError) as error:
+        said = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit status {done.returncode}"]
+        raise InvalidInput("--check", f"{request.python} cannot check: {said[-1].strip()[:200]}") from error
+    if verdict == "different":
+        warn(f"--check: different: {text}: the job will stay at its smallest size; `malletrain check` says more")
+    elif verdict != "equal":
+        warn(f"--check: {verdict}: {text}")
+    return digest, verdict, text

@@ -1,10 +1,10 @@
 """What `mtbatch` submits: a request in, the exact `sbatch` call and script out. Standard library only.
 
-    options -> requested.request() -> BatchRequest -> materialize() -> Submission(argv, script, environment)
+    options -> batch_request.request() -> BatchRequest -> materialize() -> Submission(argv, script, environment)
 
-The script is self-contained: every option is a line in it, so that a worker can submit it again when held tasks run
-low. Started by Slurm it re-runs itself as a step under srun (whose tasks get SIGTERM at once on preemption; a batch
-shell gets nothing until GraceTime is over), and there it is the user's own script, byte for byte.
+Every option is a line in the script, so that a worker can submit it again when held tasks run low. Started by Slurm
+it re-runs itself as a step under srun, whose tasks get SIGTERM at once on preemption (a batch shell
+gets nothing until GraceTime is over), and there it is the user's own script, byte for byte.
 """
 
 from __future__ import annotations
@@ -109,24 +109,20 @@ class BatchRequest:
             "curve": [list(point) for point in self.curve] or None,
             "total_samples": self.total_samples,
         }
-        if self.profile:
-            body["profile"] = self.profile
-        if self.batch_min is not None:
-            body |= {"batch_min": self.batch_min, "batch_max": self.batch_max}
-        if self.deadline is not None:
-            body["deadline"] = self.deadline
-        if self.budget_node_hours is not None:
-            body["budget_node_hours"] = self.budget_node_hours
-        if self.after:
-            body["after"] = list(self.after)
-        if self.mail:
-            body |= {"mail": list(self.mail), "mail_user": self.mail_user}
-        if self.class_min:
-            body["class_min"] = [f"{name}:{nodes}" for name, nodes in self.class_min]
-        if self.trusted:
-            body["trusted"] = True
-        if self.checked is not None:
-            body["check"] = dict(zip(("digest", "verdict", "text"), self.checked, strict=True))
+        optional: dict[str, object] = {
+            "profile": self.profile,
+            "batch_min": self.batch_min,
+            "batch_max": self.batch_max,
+            "deadline": self.deadline,
+            "budget_node_hours": self.budget_node_hours,
+            "after": list(self.after),
+            "mail": list(self.mail),
+            "mail_user": self.mail_user,
+            "class_min": [f"{name}:{nodes}" for name, nodes in self.class_min],
+            "trusted": self.trusted,
+            "check": dict(zip(("digest", "verdict", "text"), self.checked or (), strict=False)),
+        }
+        body |= {name: value for name, value in optional.items() if value}
         body["output"] = list(self.output_patterns())
         return body
 
@@ -140,18 +136,11 @@ class BatchRequest:
     def materialize(
         self, job: int | str, url: str, python: str, environment: Mapping[str, str], version: str = "", mark: str = ""
     ) -> Submission:
-        """The exact call and script.
+        """The exact call and script of `job` (a number of the daemon's at `url`). Raises `InvalidBatch`: `url` or
+        `python` could not stand in the script.
 
-        Args:
-            job: the number that the daemon gave the job (any text for a dry run).
-            url: where the daemon listens.
-            python: absolute path of an interpreter that has malletrain, on the nodes too.
-            environment: the caller's; sbatch passes it on as it always does (--export), without SBATCH_ variables,
-                which would override the script's own lines. MALLETRAIN_CA is written into the script.
-            mark: stands in the tasks' comment, by which the array is found where sbatch does not say its number.
-
-        Raises:
-            InvalidBatch: url or python could not stand in the script.
+        sbatch passes `environment`, the caller's, on as it always does (--export), without SBATCH_ variables, which
+        would override the script's own lines. `mark` stands in the tasks' comment, by which the array is found.
         """
         faults = []
         if not all(_URL.match(each) for each in url.split(",")):
@@ -163,11 +152,8 @@ class BatchRequest:
             faults.append(f"{CA_VARIABLE}: {ca[:80]!r} is not an absolute path")
         if faults:
             raise InvalidBatch(faults)
-        trust = {CA_VARIABLE: ca} if ca else {}
-        script = (
-            self._preamble(job, url, python, version, trust, mark).encode("utf-8", "surrogateescape") + self.user_body
-        )
-        return Submission(("sbatch", "--parsable"), script, clean_environment(environment))
+        head = self._preamble(job, url, python, version, ca, mark).encode("utf-8", "surrogateescape")
+        return Submission(("sbatch", "--parsable"), head + self.user_body, clean_environment(environment))
 
     def lines(self, job: int | str = "", mark: str = "") -> tuple[tuple[str, str], ...]:
         """The sbatch options of the script, in order; without a value: empty text. `job`: the daemon's number."""
@@ -202,15 +188,13 @@ class BatchRequest:
         option = f"--{name}={value}" if value else f"--{name}"
         return option in PILOT_OPTIONS and option not in self.pilot_options
 
-    def _preamble(
-        self, job: int | str, url: str, python: str, version: str, trust: Mapping[str, str], mark: str
-    ) -> str:
+    def _preamble(self, job: int | str, url: str, python: str, version: str, ca: str, mark: str) -> str:
         options = "\n".join(
             f"#SBATCH --{name}" + (f"={quote(value)}" if value else "") for name, value in self.lines(job, mark)
         )
         run = " ".join(shlex.quote(word) for word in self.interpreter)
         arguments = " ".join(shlex.quote(word) for word in self.arguments)
-        exports = "".join(f"  export {name}={shlex.quote(value)}\n" for name, value in trust.items())
+        exports = f"  export {CA_VARIABLE}={shlex.quote(ca)}\n" if ca else ""
         if self.resume is not None:
             exports += f"  export MALLETRAIN_RESUME={self.resume}\n"
         set_arguments = f"set -- {arguments}\n" if self.arguments else ""

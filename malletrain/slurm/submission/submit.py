@@ -3,8 +3,7 @@
     check the partition -> announce the job -> sbatch a held array -> tell the daemon
 
 Where sbatch does not say the array's number plainly, the array is looked for in Slurm, by a mark in its comment.
-Where a step fails, the steps before it are undone: the array is cancelled, and so is the announced job. Part of the
-base wheel.
+Where a step fails, the steps before it are undone. Part of the base wheel.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,27 +43,19 @@ _SHARING = frozenset({"shard", "mps"})
 
 
 def check_partition(commands: Commands, partition: str) -> None:
-    """Check that the partition exists, is up and preemptible, for an early answer; the daemon checks the rest.
-
-    Raises:
-        InvalidInput: pilots cannot run there.
-        ClusterUnavailable: Slurm does not answer.
-    """
+    """Check that the partition exists, is up and preemptible, for an early answer; the daemon checks the rest. Raises
+    `InvalidInput`: pilots cannot run there; `ClusterUnavailable`: Slurm does not answer."""
     known = text.partitions(commands.ask(["scontrol", "-a", "-o", "show", "partition"]))
     facts = known.get(partition)
     if facts is None:
         names = ", ".join(sorted(known)) or "none"
         raise InvalidInput(f"partition {partition}", f"does not exist; there are: {names}")
-    if facts.get("State") != "UP":
-        raise InvalidInput(
-            f"partition {partition}", f"is {facts.get('State', 'in no known state')}: ask the site's staff"
-        )
-    if facts.get("PreemptMode") not in ("REQUEUE", "CANCEL"):
-        raise InvalidInput(
-            f"partition {partition}",
-            f"its jobs are not preempted (PreemptMode={facts.get('PreemptMode', 'OFF')}), so pilots would stand in "
-            "the main queue's way: ask the site's staff for a harvest partition",
-        )
+    state, mode = facts.get("State", "in no known state"), facts.get("PreemptMode", "OFF")
+    if state != "UP":
+        raise InvalidInput(f"partition {partition}", f"is {state}: ask the site's staff")
+    if mode not in ("REQUEUE", "CANCEL"):
+        why = f"its jobs are not preempted (PreemptMode={mode}), so pilots would stand in the main queue's way"
+        raise InvalidInput(f"partition {partition}", f"{why}: ask the site's staff for a harvest partition")
 
 
 class NodeKind(NamedTuple):
@@ -76,11 +67,8 @@ class NodeKind(NamedTuple):
 
 
 def node_kinds(commands: Commands, partition: str) -> tuple[NodeKind, ...]:
-    """The nodes of the partition in whatever state, by what they have.
-
-    Raises:
-        ClusterUnavailable: Slurm does not answer.
-    """
+    """The nodes of the partition in whatever state, by what they have. Raises `ClusterUnavailable`: Slurm does not
+    answer."""
     counts: dict[tuple[str, str], int] = {}
     for row in commands.ask(["sinfo", "-h", "-p", partition, "-o", "%D|%f|%G"]).splitlines():
         count, features, gres = [*row.strip().split("|", 2), "", ""][:3]
@@ -95,11 +83,7 @@ def node_kinds(commands: Commands, partition: str) -> tuple[NodeKind, ...]:
 
 def whole_gres(kinds: Sequence[NodeKind], constraint: str = "") -> str:
     """All GRES of a node that satisfies `constraint`, as sbatch's --gres takes it; empty where such nodes have none,
-    or differ.
-
-    Where they differ nothing is asked for: an exclusive job is given the whole node, GRES included (sbatch(1),
-    --exclusive).
-    """
+    or differ: an exclusive job is given the whole node, GRES included (sbatch(1), --exclusive)."""
     found = {kind.gres for kind in kinds if has_features(constraint, kind.features)}
     if len(found) != 1:
         return ""
@@ -114,11 +98,7 @@ def whole_gres(kinds: Sequence[NodeKind], constraint: str = "") -> str:
 
 def check_nodes(kinds: Sequence[NodeKind], request: BatchRequest) -> None:
     """Check that the partition has the nodes that the job asks for, in whatever state they are now. Slurm accepts a
-    held array that no node can serve, and would never start it.
-
-    Raises:
-        InvalidInput: it has none, or fewer.
-    """
+    held array that no node can serve, and would never start it. Raises `InvalidInput`: it has none, or fewer."""
     needs = Requirements(request.gres, request.constraint)
     there = sum(kind.nodes for kind in kinds)
     can = sum(kind.nodes for kind in kinds if needs.met_by_one_with(kind.gres, kind.features))
@@ -145,12 +125,8 @@ def _words_of(kind: NodeKind) -> str:
 
 def fit(commands: Commands, request: BatchRequest) -> BatchRequest:
     """The request with at most as many held tasks as the site's limits allow; workers submit more as they are
-    consumed.
-
-    Raises:
-        TooManyHeldTasks: more were asked for or are needed, or Slurm's queue is nearly full.
-        ClusterUnavailable: Slurm does not answer.
-    """
+    consumed. Raises `TooManyHeldTasks`: more were asked for or are needed, or Slurm's queue is nearly full;
+    `ClusterUnavailable`: Slurm does not answer."""
     known = held_task_limits.read(commands)
     asked = request.tasks != default_tasks(request.max_nodes)
     tasks = held_task_limits.affordable(known, request.tasks, request.min_nodes, asked=asked)
@@ -159,167 +135,134 @@ def fit(commands: Commands, request: BatchRequest) -> BatchRequest:
 
 
 def as_the_site_submits(daemon: DaemonClient, request: BatchRequest) -> BatchRequest:
-    """The request with the options that the site gives pilots (pilot.sbatch).
-
-    Raises:
-        WireError: the daemon does not answer.
-    """
+    """The request with the options that the site gives pilots (pilot.sbatch). Raises `WireError`: the daemon does not
+    answer."""
     wanted = daemon.site().get("sbatch")  # of an earlier release: none
     return request if wanted is None else replace(request, pilot_options=tuple(wanted.split()))
 
 
-def submit(
-    daemon: DaemonClient,
-    commands: Commands,
-    request: BatchRequest,
-    environ: Mapping[str, str],
-    warn: Callable[[str], None],
-) -> tuple[int, int]:
-    """Submit the job and return its number and its array's.
+@dataclass(frozen=True, slots=True)
+class Submitter:
+    """Submits malleable jobs as the user who runs it. `warn`: called with Slurm's warnings."""
 
-    Args:
-        warn: called with Slurm's warnings.
+    daemon: DaemonClient
+    commands: Commands
+    environ: Mapping[str, str]
+    warn: Callable[[str], None]
 
+    def submit(self, request: BatchRequest) -> tuple[int, int]:
+        """Submit the job and return its number and its array's. Raises `SubmissionRefused`: Slurm or the daemon
+        refuses. The message names whatever could not be undone; `TooManyHeldTasks`: the site's limits allow fewer
+        held tasks; nothing was submitted."""
+        request = fit(self.commands, request)
+        try:
+            job = self._announce(request)
+        except DaemonRefused as refused:
+            raise SubmissionRefused(f"the daemon does not take the job: {refused}") from refused
+        return job, self._attached(job, request, is_new=True)
 
-    Raises:
-        SubmissionRefused: Slurm or the daemon refuses. The message names whatever could not be undone.
-        TooManyHeldTasks: the site's limits allow fewer held tasks; nothing was submitted.
-    """
-    request = fit(commands, request)
-    try:
-        job = _announce(daemon, request)
-    except DaemonRefused as refused:
-        raise SubmissionRefused(f"the daemon does not take the job: {refused}") from refused
-    return job, _attached(daemon, commands, job, request, environ, warn, is_new=True)
+    def add_tasks(self, job: int, request: BatchRequest) -> int:
+        """Submit one more held array for a job that has been announced, and return the array's number. Raises
+        `SubmissionRefused`: Slurm or the daemon refuses. The message says if the array could not be cancelled;
+        `TooManyHeldTasks`: the site's limits allow fewer held tasks."""
+        return self._attached(job, fit(self.commands, request))
 
+    def _announce(self, request: BatchRequest) -> int:
+        """Announce the job. Where the answer is lost, repeat with the same key, which makes it one job."""
+        body = {**request.announcement(), "key": secrets.token_hex(16)}
+        try:
+            return self.daemon.submit(body).id
+        except DaemonUnavailable:
+            return self.daemon.submit(body).id
 
-def add_tasks(
-    daemon: DaemonClient,
-    commands: Commands,
-    job: int,
-    request: BatchRequest,
-    environ: Mapping[str, str],
-    warn: Callable[[str], None],
-) -> int:
-    """Submit one more held array for a job that has been announced, and return the array's number.
+    def _attached(self, job: int, request: BatchRequest, *, is_new: bool = False) -> int:
+        """Submit a held array and tell the daemon of it. Where that fails, undo what was begun, and say what could
+        not be undone: in what is raised in place of an error of MalleTrain's own, else as a warning."""
+        array: int | None = None
+        try:
+            if is_new:
+                set_aside(Path(request.chdir) / ".malletrain" / str(job), self.warn)
+            array = self._held_array(job, request)
+            self.daemon.attach(job, array, request.tasks)
+        except BaseException as error:  # Ctrl-C too
+            unknown = error.left if isinstance(error, SubmissionRefused) else ""
+            held = "" if array is None else self._cancel(array)
+            announced = self._unannounce(job) if is_new else ""
+            left = "; ".join(filter(None, (unknown, held, announced))) or "nothing was left behind"
+            if isinstance(error, (MalletrainError, WireError)):
+                raise SubmissionRefused(f"{error}; {left}") from error
+            self.warn(left)
+            raise
+        return array
 
-    Raises:
-        SubmissionRefused: Slurm or the daemon refuses. The message says if the array could not be cancelled.
-        TooManyHeldTasks: the site's limits allow fewer held tasks.
-    """
-    return _attached(daemon, commands, job, fit(commands, request), environ, warn)
+    def _held_array(self, job: int, request: BatchRequest) -> int:
+        request = as_the_site_submits(self.daemon, request)
+        trusting = with_trust(self.environ, self.daemon.address.ca)
+        mark = secrets.token_hex(4)
+        python = request.python or sys.executable
+        script = request.materialize(job, self.daemon.url, python, trusting, __version__, mark)
+        try:
+            printed = run_sbatch(script, request.chdir, self.warn)
+        except BaseException as error:  # a wrapper fails after sbatch has not, or Ctrl-C comes too late
+            refused = isinstance(error, SubmissionRefused)
+            left = self._cancel_marked(mark, certain=refused and not isinstance(error, SbatchSilent))
+            if isinstance(error, SubmissionRefused):
+                error.left = left
+            elif left:
+                self.warn(left)
+            raise
+        number = job_id(printed)
+        if number is None:
+            found = self._marked(mark)
+            number = found[0] if found else likely_job_id(printed)
+        if number is None:
+            raise SubmissionRefused(f"sbatch printed no job id but {printed[:80]!r}", _LOOK)
+        if "--time=1" not in request.pilot_options:  # sbatch was not asked for the limit of a minute
+            limit = ["scontrol", "update", f"JobId={number}", "TimeLimit=1"]
+            if why := self._failure(limit):
+                left = self._cancel(number)
+                raise SubmissionRefused(f"array {number} cannot be limited to a minute: {why}", left)
+        return number
 
+    def _marked(self, mark: str) -> list[int] | None:
+        """This user's jobs whose comment holds `mark`; None: Slurm does not answer."""
+        try:
+            printed = self.commands.ask(["squeue", "-a", "-h", "-u", str(os.getuid()), "-o", "%F %k"])
+        except MalletrainError:
+            return None
+        return jobs_marked(printed, mark)
 
-def _attached(
-    daemon: DaemonClient,
-    commands: Commands,
-    job: int,
-    request: BatchRequest,
-    environ: Mapping[str, str],
-    warn: Callable[[str], None],
-    *,
-    is_new: bool = False,
-) -> int:
-    """Submit a held array and tell the daemon of it. Where that fails, undo what was begun, and say what could not be
-    undone: in what is raised in place of an error of MalleTrain's own, else as a warning."""
-    array: int | None = None
-    try:
-        if is_new:
-            set_aside(Path(request.chdir) / ".malletrain" / str(job), warn)
-        array = _held_array(daemon, commands, job, request, environ, warn)
-        daemon.attach(job, array, request.tasks)
-    except BaseException as error:  # Ctrl-C too
-        unknown = error.left if isinstance(error, SubmissionRefused) else ""
-        held = "" if array is None else _cancel(commands, array)
-        announced = _unannounce(daemon, job) if is_new else ""
-        left = "; ".join(filter(None, (unknown, held, announced))) or "nothing was left behind"
-        if isinstance(error, (MalletrainError, WireError)):
-            raise SubmissionRefused(f"{error}; {left}") from error
-        warn(left)
-        raise
-    return array
+    def _cancel_marked(self, mark: str, *, certain: bool) -> str:
+        """Cancel what a call of sbatch that failed has submitted all the same; a text that names what is left, or may
+        be. `certain`: a job that Slurm does not show now does not come later."""
+        found = self._marked(mark)
+        if found or (found is not None and certain):
+            return "; ".join(filter(None, map(self._cancel, found)))
+        return _LOOK
 
+    def _unannounce(self, job: int) -> str:
+        """Cancel the announced job; empty on success, else a text that says that it is left."""
+        try:
+            self.daemon.ask(job, "cancel")
+        except WireError as error:
+            return f"job {job} is still announced ({error}): malletrain cancel {job}"
+        return ""
 
-def _held_array(
-    daemon: DaemonClient,
-    commands: Commands,
-    job: int,
-    request: BatchRequest,
-    environ: Mapping[str, str],
-    warn: Callable[[str], None],
-) -> int:
-    request = as_the_site_submits(daemon, request)
-    trusting = with_trust(environ, daemon.address.ca)
-    mark = secrets.token_hex(4)
-    script = request.materialize(job, daemon.url, request.python or sys.executable, trusting, __version__, mark)
-    try:
-        printed = run_sbatch(script, request.chdir, warn)
-    except BaseException as error:  # a wrapper fails after sbatch has not, or Ctrl-C comes too late
-        refused = isinstance(error, SubmissionRefused)
-        left = _cancel_marked(commands, mark, certain=refused and not isinstance(error, SbatchSilent))
-        if isinstance(error, SubmissionRefused):
-            error.left = left
-        elif left:
-            warn(left)
-        raise
-    number = job_id(printed)
-    if number is None:
-        found = _marked(commands, mark)
-        number = found[0] if found else likely_job_id(printed)
-    if number is None:
-        raise SubmissionRefused(f"sbatch printed no job id but {printed[:80]!r}", _LOOK)
-    if "--time=1" not in request.pilot_options:
-        _limit(commands, number)
-    return number
+    def _cancel(self, array: int) -> str:
+        """Cancel the held array; empty on success, else a text that names what is left."""
+        why = self._failure(["scancel", str(array)])
+        return f"the held array {array} is still there ({why}): scancel {array}" if why else ""
 
-
-def _limit(commands: Commands, array: int) -> None:
-    """Give the held array the limit of a minute that sbatch was not asked for.
-
-    Raises:
-        SubmissionRefused: Slurm refuses; the array is cancelled.
-    """
-    try:
-        why = commands.run(["scontrol", "update", f"JobId={array}", "TimeLimit=1"]).error
-    except MalletrainError as error:
-        why = str(error)
-    if why:
-        raise SubmissionRefused(f"array {array} cannot be limited to a minute: {why}", _cancel(commands, array))
-
-
-def _marked(commands: Commands, mark: str) -> list[int] | None:
-    """This user's jobs whose comment holds `mark`; None: Slurm does not answer."""
-    try:
-        return jobs_marked(commands.ask(["squeue", "-a", "-h", "-u", str(os.getuid()), "-o", "%F %k"]), mark)
-    except MalletrainError:
-        return None
-
-
-def _cancel_marked(commands: Commands, mark: str, *, certain: bool) -> str:
-    """Cancel what a call of sbatch that failed has submitted all the same; a text that names what is left, or may
-    be. `certain`: a job that Slurm does not show now does not come later."""
-    found = _marked(commands, mark)
-    if found or (found is not None and certain):
-        return "; ".join(filter(None, (_cancel(commands, array) for array in found)))
-    return _LOOK
-
-
-def _announce(daemon: DaemonClient, request: BatchRequest) -> int:
-    """Announce the job. Where the answer is lost, repeat with the same key, which makes it one job."""
-    body = {**request.announcement(), "key": secrets.token_hex(16)}
-    try:
-        return daemon.submit(body).id
-    except DaemonUnavailable:
-        return daemon.submit(body).id
+    def _failure(self, command: Sequence[str]) -> str:
+        try:
+            return self.commands.run(command).error
+        except MalletrainError as error:
+            return str(error)
 
 
 def set_aside(saved: Path, warn: Callable[[str], None]) -> None:
     """Rename a checkpoint directory that an earlier job of the same number left (of another daemon or a lost
-    journal), so that the new job does not load it.
-
-    Raises:
-        SubmissionRefused: the directory cannot be renamed.
-    """
+    journal), so that the new job does not load it. Raises `SubmissionRefused`: the directory cannot be renamed."""
     if not saved.exists():
         return
     number = 1
@@ -328,28 +271,19 @@ def set_aside(saved: Path, warn: Callable[[str], None]) -> None:
     try:
         saved.rename(other)
     except OSError as error:
-        raise SubmissionRefused(
-            f"{saved} holds another job's state and cannot be moved ({error.strerror}): move it"
-        ) from error
+        why = f"{saved} holds another job's state and cannot be moved ({error.strerror}): move it"
+        raise SubmissionRefused(why) from error
     warn(f"{saved} held the state of another job of this number: it is {other.name} now")
 
 
 def run_sbatch(submission: Submission, cwd: str, warn: Callable[[str], None]) -> str:
-    """Run sbatch in `cwd` and return what it printed: the array's job id, as a rule.
-
-    Raises:
-        SubmissionRefused: sbatch fails (its own message is quoted), or takes longer than SBATCH_TIMEOUT_S.
-    """
+    """Run sbatch in `cwd` and return what it printed: the array's job id, as a rule. Raises `SubmissionRefused`:
+    sbatch fails (its own message is quoted), or takes longer than SBATCH_TIMEOUT_S."""
     try:
         done = subprocess.run(
-            list(submission.argv),
-            input=submission.script,
-            capture_output=True,
-            env=dict(submission.environment),
-            cwd=cwd,
-            timeout=SBATCH_TIMEOUT_S,
-            check=False,
-        )
+            list(submission.argv), input=submission.script, capture_output=True, env=dict(submission.environment),
+            cwd=cwd, timeout=SBATCH_TIMEOUT_S, check=False,
+        )  # fmt: skip
     except FileNotFoundError as error:
         what = f"the directory {cwd} does not exist" if not Path(cwd).is_dir() else "sbatch is not on PATH"
         raise SubmissionRefused(what) from error
@@ -357,9 +291,8 @@ def run_sbatch(submission: Submission, cwd: str, warn: Callable[[str], None]) ->
         raise SubmissionRefused(f"sbatch cannot be run in {cwd}: {os.strerror(error.errno or 0)}") from error
     except subprocess.TimeoutExpired as error:
         if b"unable to accept job" in (error.stderr or b""):  # it waits and tries again for minutes
-            raise SubmissionRefused(
-                "Slurm takes no jobs now: its queue is full (MaxJobCount); try again later"
-            ) from error
+            full = "Slurm takes no jobs now: its queue is full (MaxJobCount); try again later"
+            raise SubmissionRefused(full) from error
         raise SbatchSilent(f"sbatch gave no answer in {SBATCH_TIMEOUT_S:.0f} s") from error
     words = "; ".join(part.strip() for part in done.stderr.decode("utf-8", "replace").splitlines() if part.strip())
     if done.returncode != 0:
@@ -368,24 +301,6 @@ def run_sbatch(submission: Submission, cwd: str, warn: Callable[[str], None]) ->
     if words:  # a warning of Slurm's or of a submit plug-in
         warn(words)
     return done.stdout.decode("utf-8", "replace")
-
-
-def _unannounce(daemon: DaemonClient, job: int) -> str:
-    """Cancel the announced job; empty on success, else a text that says that it is left."""
-    try:
-        daemon.ask(job, "cancel")
-    except WireError as error:
-        return f"job {job} is still announced ({error}): malletrain cancel {job}"
-    return ""
-
-
-def _cancel(commands: Commands, array: int) -> str:
-    """Cancel the held array; empty on success, else a text that names what is left."""
-    try:
-        why = commands.run(["scancel", str(array)]).error
-    except MalletrainError as error:
-        why = str(error)
-    return f"the held array {array} is still there ({why}): scancel {array}" if why else ""
 
 
 class SubmissionRefused(MalletrainError):

@@ -14,29 +14,18 @@ KEPT_S = 3600.0
 #: Users remembered at most.
 _MAX_USERS = 10_000
 
-
 #: What a job may be charged to (charging.account), as sacctmgr calls it; else the account that all pilots run in.
 _FIELDS = {"default_account": "defaultaccount", "default_wckey": "defaultwckey"}
 
 
 class UserAccounts:
-    """Finds the account of a user. Safe to call from any thread.
-
-    Args:
-        charge: what jobs are charged to: default_account, default_wckey or pilots.
-        named: accounts by user, which come before that.
-        pilots: the account that pilots run in: for users who are not in slurmdbd, or have no other account.
-    """
+    """Finds the account of a user, from any thread. Jobs are charged to the account of `named` by user, else to what
+    `charge` says (default_account, default_wckey), else to the account `pilots` that all run in."""
 
     def __init__(
-        self,
-        commands: Commands,
-        charge: str,
-        named: Mapping[str, str],
-        pilots: str,
-        elapsed: Callable[[], float],
+        self, commands: Commands, charge: str, named: Mapping[str, str], pilots: str, elapsed: Callable[[], float],
         accounting: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._commands, self._charge, self._named, self._pilots = commands, charge, named, pilots
         self._elapsed = elapsed
         self._accounting = accounting
