@@ -278,7 +278,6 @@ class Runtime:
             self.checkpointing,
             self.reports,
             entered=self._entered,
-            prepare=self.reducer.allocate_buffers,
             top_up=lambda tasks: pilot.resubmitter(tasks, self.member.say) if pilot is not None else None,
             store_server=store_server,
             carrier=self._carrier,

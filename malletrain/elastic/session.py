@@ -37,7 +37,7 @@ from malletrain.elastic.runtime import Runtime, Settings
 from malletrain.elastic.session_options import Options
 from malletrain.elastic.state.shared_values import SharedValues
 from malletrain.elastic.state.training_state import Stateful
-from malletrain.elastic.step import Step, checked_weight
+from malletrain.elastic.step import Step
 from malletrain.wire import messages
 
 
@@ -212,8 +212,7 @@ class Session:
         Raises:
             ElasticError: the weight is negative or not finite, or the session cannot make several passes.
         """
-        counts = None if weight is None else checked_weight(float(weight))
-        return Step(self._runtime, counts, backwards)
+        return Step(self._runtime, None if weight is None else float(weight), backwards)
 
     def evaluate(
         self, metrics: Callable[[Any], Mapping[str, Any]], dataset: Any = None, *, batch_size: int = 256

@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 
-from malletrain.elastic.comm.background import Background
 from malletrain.elastic.comm.group import Work
 from malletrain.elastic.comm.step_commit import (
     CONTROL_LENGTH,
@@ -116,7 +115,6 @@ class GradientReducer:
         self._scales = False
         self._hooks: list[Any] = []
         self._flats: list[torch.Tensor] | None = None  #: the buffers that are summed, one a bucket
-        self._replacing: tuple[Background, list[torch.Tensor]] | None = None  #: what allocates others, and into what
         self.lay_out(parameters)
         self._armed = False
         self._running = False
@@ -158,7 +156,7 @@ class GradientReducer:
         self._devices = list({bucket.device for bucket in self._buckets})
         #: The number of each parameter's bucket.
         self._home = {index: number for number, bucket in enumerate(self._buckets) for index in bucket.members}
-        self._flats = self._replacing = None
+        self._flats = None
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._hook(index))
             for index, parameter in enumerate(self.parameters)
@@ -186,11 +184,6 @@ class GradientReducer:
         self._passes, self._pass = passes, 0
         self._closed, self.phase = False, GradientPhase.NONE
         self.aborted, self._clears = None, False
-
-    def allocate_buffers(self) -> None:
-        """Allocate the buffers and touch their pages, so that peers do not wait for it in the first step with them.
-        May be called in any thread while this worker is alone."""
-        self._flats = self._flats or self._empty_flats(torch.zeros)
 
     def disarm(self) -> None:
         """End a step: backward works as without a session again."""
@@ -239,10 +232,8 @@ class GradientReducer:
 
     def reset_after_abort(self) -> None:
         """Discard the gradients of an aborted round. Operations in progress may still write to its buffers, so these
-        are not used again: others are allocated while the world recovers, since touching new memory takes long."""
-        if self._flats is not None:
-            self._flats, others = None, list[torch.Tensor]()
-            self._replacing = Background(lambda: others.extend(self._empty_flats(torch.zeros)), "buffers"), others
+        are not used again."""
+        self._flats = None
         self.disarm()
         for parameter in self.parameters:
             parameter.grad = None
@@ -353,18 +344,6 @@ class GradientReducer:
         while self._launched < len(self._buckets) and self._buckets[self._launched].missing == 0:
             self._launch()
 
-    def _empty_flats(self, make: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
-        return [make(bucket.length, dtype=bucket.dtype, device=bucket.device) for bucket in self._buckets]
-
-    def _find_flats(self) -> list[torch.Tensor]:
-        """Buffers for the first round, or in the place of those that an aborted round lost."""
-        if self._replacing is None:
-            return self._empty_flats(torch.empty)
-        (allocating, others), self._replacing = self._replacing, None
-        while not allocating.is_over(60.0):
-            pass
-        return others or self._empty_flats(torch.empty)  # those of the aborted round may have left no room
-
     def _begin(self) -> None:
         self._running = True
         self._committer.check()
@@ -379,7 +358,7 @@ class GradientReducer:
             bucket.missing = len(bucket.members)
             self._check_place(bucket)
         if not self._alone and self._flats is None:
-            self._flats = self._find_flats()
+            self._flats = [torch.empty(each.length, dtype=each.dtype, device=each.device) for each in self._buckets]
         if not self._alone:
             self.open_pass(self._pass)
         engine: Any = torch.autograd.Variable._execution_engine

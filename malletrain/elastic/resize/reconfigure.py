@@ -63,7 +63,6 @@ class Reconfigurer:
 
     Args, beside the parts of the session:
         entered: called when training begins in a world.
-        prepare: called on the builder thread of the first group with peers, to allocate what its first step needs.
         top_up: submits more held tasks.
         store_server: of this worker, if it serves one.
         carrier: of tensors on the model's device; None where the host's carries all.
@@ -79,7 +78,6 @@ class Reconfigurer:
         reports: Reports,
         *,
         entered: Callable[[], None],
-        prepare: Callable[[], None],
         top_up: Callable[[int], None],
         store_server: StoreServer | None,
         carrier: DeviceCarrier | None = None,
@@ -94,7 +92,6 @@ class Reconfigurer:
         self._checkpointing = checkpointing
         self._reports = reports
         self._entered = entered
-        self._prepare = prepare
         self.on_top_up = top_up
         self._store_server = store_server
         self._tries = tries
@@ -126,8 +123,6 @@ class Reconfigurer:
                 "it is older than this release of malletrain. Have it upgraded, or install its release for this job"
             )
         node = [seat.worker for seat in plan.members].index(member.worker)
-        if len(plan.members) > 1 and self._committer.world.size == 1:
-            self._prepare()
         self.recovery.compare(plan)
         return make_world_group(
             Meeting.of(plan),
