@@ -36,9 +36,7 @@ def evaluate(
         raise ElasticError("evaluate(): the data set is empty")
     if runtime.share is not None and runtime.reducer.on_abort is not None:
         raise ElasticError("evaluate() belongs after the loop over batches: within it the step may be repeated")
-    starts = list(range(0, length, batch_size))
-    names: list[str] = []
-    rows: list[list[float]] = []
+    starts, names, rows = list(range(0, length, batch_size)), list[str](), list[list[float]]()
     # Each by itself: a script may keep a part in eval mode, such as a frozen backbone.
     training = [(module, module.training) for module in runtime.model.modules()]
     runtime.model.eval()
@@ -47,9 +45,8 @@ def evaluate(
             while len(rows) < len(starts):
                 runtime.lifecycle.between_steps(in_evaluation=True)
                 many = min(len(starts) - len(rows), CHUNKS_PER_MEMBER * MEMBERS_PER_ROUND)
-                table, names = _fill(
-                    runtime, loader, metrics, batch_size, starts[len(rows) : len(rows) + many], names
-                )
+                chunks = starts[len(rows) : len(rows) + many]
+                table, names = _fill(runtime, loader, metrics, batch_size, chunks, names)
                 summed = runtime.lifecycle.sum(table, RoundKind.EVALUATE, len(rows))
                 if summed is not None:
                     rows.extend(summed.tolist())

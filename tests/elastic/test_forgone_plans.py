@@ -77,6 +77,7 @@ def test_a_worker_that_says_hello_while_it_enters_its_first_world_enters_the_nex
     fake.reconfigurer = reconfigurer = Reconfigurer(
         fake, state, fake, unused, unused,
         entered=lambda: None, top_up=lambda _: None, store_server=None,
+        carrier=None, tries=lambda _world, _following: False,
     )  # fmt: skip
     reconfigurer.join()
     assert fake.told == [None]

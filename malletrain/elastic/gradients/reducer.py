@@ -19,12 +19,7 @@ from typing import Any
 import torch
 
 from malletrain.elastic.comm.group import Work
-from malletrain.elastic.comm.step_commit import (
-    CONTROL_LENGTH,
-    StepCommitter,
-    StepOutcome,
-    total_weight,
-)
+from malletrain.elastic.comm.step_commit import CONTROL_LENGTH, StepCommitter, StepOutcome, total_weight
 from malletrain.elastic.errors import Aborted, ElasticError, StepRepeated, StepTried
 from malletrain.elastic.gradients import finiteness
 from malletrain.elastic.gradients.finiteness import LateRead, all_finite, are_finite, is_finite, largest
@@ -33,21 +28,6 @@ from malletrain.elastic.gradients.size_trial import SizeTrial
 
 FIRST_BUCKET_BYTES = 1024 * 1024
 BUCKET_BYTES = 25 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class ExtraReduction:
-    """Tensors to sum beside the gradients of each step.
-
-    Attributes:
-        count: how many there are.
-        contribute: called after backward; returns this member's `count` tensors.
-        apply: called with their sums before the step is committed.
-    """
-
-    count: int
-    contribute: Callable[[], list[torch.Tensor]]
-    apply: Callable[[list[torch.Tensor]], None]
 
 
 class GradientPhase(Enum):
@@ -74,28 +54,22 @@ class GradientReducer:
 
     Args:
         parameters: name and parameter, in the model's order; those that require gradients.
-        committer: sums over members and commits steps.
         mean: whether the script's loss is a mean over its samples (else a sum).
         step: returns the number of the step in progress, the same on every member.
         noise: gets the norms that it needs, in the steps that it measures.
 
     Attributes:
         must_be_finite: whether gradients that are nan or infinite are an error.
-        own_ns_per_sample: nanoseconds of this member's own work for a sample in the last step; set by the caller.
-        ns_per_sample: what each member reported in the last round, by rank; empty if that was in another world.
-        parameters: those whose gradients are summed.
-        covered: the ids of these.
+        own_ns_per_sample: of this member's own work in the last step; set by the caller.
+        ns_per_sample: what each member reported in the last round, by rank.
+        covered: the ids of `parameters`, whose gradients are summed.
         accumulating: whether backward only accumulates gradients (DistributedDataParallel's `no_sync`).
-        phase: of the step in progress.
-        adapting: whether the script trains copies of the model now, in an inner loop: a backward pass that reaches
-            the model itself is an error.
+        adapting: whether the script trains copies of the model now: a backward that reaches the model is an error.
         open_pass: called with the number of a backward pass before anything of it is summed.
         first_arrived: called with the parameter of a step's first gradient, which has been added to its `grad`; not
             in steps of several passes.
         on_abort: where it is set, `backward` returns in an aborted round as in any other, with gradients of zero,
-            and this is called as it does; `aborted` says so until the next step.
-        aborted: why the round under way is void, where `on_abort` is set.
-        trial: where gradients of one step in two worlds are compared.
+            and this is called as it does; `aborted` says why until the next step.
     """
 
     def __init__(
@@ -126,7 +100,7 @@ class GradientReducer:
         self._launched = 0
         self._pending: list[Work] = []
         self._scale: float | None = None
-        self._extras: list[ExtraReduction] = []
+        self._extras: list[tuple[int, Callable[[], list[torch.Tensor]], Callable[[list[torch.Tensor]], None]]] = []
         self._noise = noise
         self._measured = False
         self._step = step
@@ -170,15 +144,8 @@ class GradientReducer:
         return self._passes - self._pass
 
     def arm(self, weight: float, batch: int, on_commit: Callable[[StepOutcome], None], passes: int = 1) -> None:
-        """Begin a step: reduce gradients in the next backward passes that do not only accumulate
-        (`accumulating`).
-
-        Args:
-            weight: this member's samples or tokens.
-            batch: samples of all members.
-            on_commit: called when the step is committed, before the last backward returns.
-            passes: how many backward passes the step has.
-        """
+        """Begin a step of so many backward passes, in which this member has `weight` samples or tokens in a `batch`
+        of all. `on_commit`: called when the step is committed, before the last backward returns."""
         self._weight, self._batch, self._on_commit = weight, batch, on_commit
         self._armed, self._running, self.accumulating = True, False, False
         self._passes, self._pass = passes, 0
@@ -191,21 +158,22 @@ class GradientReducer:
         self._scale = None
 
     def scale_gradients(self, factor: float | None) -> None:
-        """Multiply the gradients of each following backward by `factor` before they are accumulated; with None, the
-        accumulated gradients are weighted instead, as usual."""
+        """Multiply gradients by `factor` before they are accumulated; None: weight accumulated ones, as usual."""
         if not self._scales:
             self._scales = True
             self._hooks += [parameter.register_hook(self._scaled) for parameter in self.parameters]
         self._scale = factor
 
-    def add_extras(self, extras: ExtraReduction) -> None:
-        """Sum further tensors with each step."""
-        self._extras.append(extras)
+    def add_extras(
+        self, count: int, contribute: Callable[[], list[torch.Tensor]], apply: Callable[[list[torch.Tensor]], None]
+    ) -> None:
+        """Sum `count` further tensors with each step: those that `contribute` returns after backward. `apply` is then
+        called with their sums, before the commit."""
+        self._extras.append((count, contribute, apply))
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """A context manager around what may find out that the round is void: with `on_abort`, it keeps the exception
-        in `aborted` instead of raising it."""
+        """Around what may find out that the round is void: with `on_abort`, keeps the exception in `aborted`."""
         try:
             yield
         except (Aborted, StepRepeated) as error:
@@ -217,12 +185,8 @@ class GradientReducer:
         self.aborted = error
 
     def settle(self) -> None:
-        """Wait until the gradients of all steps so far are known to be finite. Call it before the training state is
-        saved or sent: a worker that trains alone on a device does not wait in each step.
-
-        Raises:
-            ElasticError: those of a step were not.
-        """
+        """Wait until the gradients of all steps so far are known to be finite: a worker that trains alone on a device
+        does not wait in each step. Call it before the training state is saved or sent. Raises `ElasticError`."""
         unread, self._unread = self._unread, None
         if unread is not None:
             step, names, norms = unread
@@ -419,8 +383,8 @@ class GradientReducer:
         if self._alone:
             self._look_alone()
             self.ns_per_sample = [self.own_ns_per_sample]
-            for each in self._extras:
-                each.apply(each.contribute())
+            for _, contribute, apply in self._extras:
+                apply(contribute())
             if self._noise is not None:
                 share = 1.0 if self._mean else 1.0 / max(1.0, self._weight)
                 gradients = [parameter.grad for parameter in self.parameters]
@@ -440,20 +404,18 @@ class GradientReducer:
         while self._launched < len(self._buckets):
             self._launch()
         control = self._control_vector()
-        extras = [tensor for each in self._extras for tensor in each.contribute()]
+        extras = [tensor for _, contribute, _ in self._extras for tensor in contribute()]
         if self._noise is not None and self._measured:
             factor = float(self._weight) / (self._batch if self._mean else 1)
             extras.append(self._noise.contribution(factor, self._weight))
         self._pending += [self._committer.start(each) for each in extras]
         sums = [*self._sent, *extras, control]
-        if not last:
-            self._committer.sum_pass(self._pending, control, self._refuse_bad)
-            self._apply_sums(sums)
-            return
-        outcome = self._committer.finish(self._pending, control, self._refuse_bad)
-        self.ns_per_sample = control[CONTROL_LENGTH + len(self.parameters) :].tolist()
+        self._committer.sum_pass(self._pending, control, self._refuse_bad)
+        outcome = self._committer.commit(control) if last else None
         self._apply_sums(sums)
-        self._commit(outcome)
+        if outcome is not None:
+            self.ns_per_sample = control[CONTROL_LENGTH + len(self.parameters) :].tolist()
+            self._commit(outcome)
 
     def _control_vector(self) -> torch.Tensor:
         """This member's control vector; further fields say which parameters have gradients, and how fast it was."""
@@ -463,9 +425,9 @@ class GradientReducer:
         speeds[group.rank] = self.own_ns_per_sample
         return self._committer.control_vector(self._weight, [*used, *speeds])
 
-    def _refuse_sparse(self, members: Iterable[int] | None = None) -> None:
-        """Raise if one of these parameters, by default any, has a gradient that cannot be summed."""
-        for index in range(len(self.parameters)) if members is None else members:
+    def _refuse_sparse(self, members: Iterable[int]) -> None:
+        """Raise if one of these parameters has a gradient that cannot be summed."""
+        for index in members:
             gradient = self.parameters[index].grad
             if gradient is not None and gradient.is_sparse:
                 raise ElasticError(f"{self._names[index]}: sparse gradients cannot be summed: use sparse=False")
@@ -474,7 +436,7 @@ class GradientReducer:
         """Look at the gradients of this worker, which trains alone."""
         gradients = [gradient for each in self.parameters if (gradient := each.grad) is not None]
         if True in [each.is_sparse for each in gradients]:
-            self._refuse_sparse()
+            self._refuse_sparse(range(len(self.parameters)))
         if not self.must_be_finite or not self._weight:
             return
         for device in self._devices:
@@ -492,8 +454,7 @@ class GradientReducer:
         return self._committer.world.worker_of(self._committer.world.rank)
 
     def _refuse_bad(self) -> None:
-        """Raise if sums of gradients are not finite. They are the same on all members, so all raise, and none commits
-        the step."""
+        """Raise if sums of gradients are not finite: all members have the same ones, and none commits the step."""
         if not self.must_be_finite or are_finite(self._sent):
             return
         world, own = self._committer.world, [each.grad for each in self.parameters if each.grad is not None]
@@ -505,8 +466,7 @@ class GradientReducer:
         raise _not_finite(self._step(), who, self._first_bad())
 
     def _first_bad(self) -> str:
-        """The first parameter whose gradient is not finite; of several members', in the sums, which all of them have
-        by now."""
+        """The first parameter whose gradient is not finite, or whose sum where there are several members."""
         found = [(index, each.grad) for index, each in enumerate(self.parameters) if each.grad is not None]
         if not self._alone:
             found = [
@@ -524,9 +484,9 @@ class GradientReducer:
         if self._mean and self._scale is None:
             factor = self._batch / total if total else 0.0
         extras = sums[len(self._buckets) : -1]
-        for each in self._extras:
-            each.apply(extras[: each.count])
-            extras = extras[each.count :]
+        for count, _, apply in self._extras:
+            apply(extras[:count])
+            extras = extras[count:]
         if self._noise is not None and self._measured:
             self._noise.apply_sums(extras[0], sums[: len(self._buckets)], total, self._batch, self._mean)
         for bucket, flat in zip(self._buckets, sums, strict=False):
@@ -568,8 +528,8 @@ def _place_of(dtype: torch.dtype, device: torch.device) -> str:
 
 
 def fill(parts: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], factor: float) -> None:
-    """Write gradients times `factor` into the parts of a bucket. Those on a device, where one kernel serves all of
-    them, may be multiplied in place: the sums replace them."""
+    """Write gradients times `factor` into the parts of a bucket; those on a device, where one kernel serves all, may
+    be multiplied in place."""
     if parts and finiteness.runs_ahead(parts[0].device):
         if factor != 1.0:
             torch._foreach_mul_(list(gradients), factor)
