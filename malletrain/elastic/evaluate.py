@@ -86,14 +86,13 @@ def agree(runtime: Runtime, value: float, how: How) -> float | bool:
     """See `Session.agree`."""
 
     def table() -> torch.Tensor:
-        """A row for values, one for who has one, and one for weights, with a column a member."""
+        """A row for values, and one for weights, with a column a member."""
         world = runtime.committer.world
-        rows = torch.zeros(3, world.size, dtype=torch.float64)
-        rows[:, world.rank] = torch.tensor([value, 1.0, runtime.weight], dtype=torch.float64)
+        rows = torch.zeros(2, world.size, dtype=torch.float64)
+        rows[:, world.rank] = torch.tensor([value, runtime.weight], dtype=torch.float64)
         return rows
 
-    summed = _sum(runtime, table)
-    values, weights = summed[::2, summed[1] > 0]
+    values, weights = _sum(runtime, table)
     if how == "main":
         return float(values[0])
     if how == "all":

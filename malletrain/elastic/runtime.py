@@ -20,9 +20,7 @@ import torch
 
 from malletrain.elastic.comm.background import Background, all_closed
 from malletrain.elastic.comm.carrier import find_carrier
-from malletrain.elastic.comm.group import SoloGroup
 from malletrain.elastic.comm.local_rank import LocalRank
-from malletrain.elastic.comm.node_group import NodeGroup
 from malletrain.elastic.comm.static_rendezvous import RENDEZVOUS_TIMEOUT, environment_world, step_host
 from malletrain.elastic.comm.world_group import require_one_carrier, with_device
 from malletrain.elastic.data.batch_size import BatchRule, SessionBatch, as_rule
@@ -165,7 +163,7 @@ class Runtime:
         self._static_world = None if pilot is not None else settings.world
         if pilot is None and settings.world is None and local_rank.size > 1:
             # Processes that torchrun started on one node, without a daemon.
-            self._static_world = NodeGroup(environment_world(environ), SoloGroup())
+            self._static_world = environment_world(environ)
         self.member = Member(
             pilot.worker if pilot else "alone",
             pilot.host if pilot else "127.0.0.1",
@@ -207,28 +205,19 @@ class Runtime:
             order=(lambda epoch: (sampler.permutation(epoch), sampler.batch_ends(epoch))) if settings.order else None,
             dataset=None if changes is None else lambda: changes.digest,
         )  # fmt: skip
-        self.reducer.open_pass = functools.partial(self.invariants.agreement.open, RoundKind.STEP)
-        self.shards = (
-            VirtualShards(settings.virtual_shards, model, self.reducer, settings.seed, mean)
-            if settings.virtual_shards
-            else None
-        )
+        shards = settings.virtual_shards
+        self.shards = VirtualShards(shards, model, self.reducer, settings.seed, mean) if shards else None
         self.norms = SyncBatchNormLayers(norms, self.committer, self.reducer, mean) if norms else None
-        open_gather, open_count = (
+        opens = (
             functools.partial(self.invariants.agreement.open, kind) for kind in (RoundKind.GATHER, RoundKind.COUNT)
         )
-        self.gathers = BatchGather(self.committer, self.reducer, open_gather, open_count, mean=mean)
-        self.streams: StreamBatches | None = None
-        if streams is not None:
-            self.streams = StreamBatches(stream_sampler, reader, positions, self.reducer)
+        self.gathers = BatchGather(self.committer, self.reducer, *opens, mean=mean)
+        self.streams = StreamBatches(stream_sampler, reader, positions, self.reducer) if streams is not None else None
         self._batch_loader: BatchLoader | StreamBatches = self.streams or BatchLoader(
             sampler, sample_loader, self.shards, settings.loaders
         )
         self.judgement = judge(
-            model,
-            shards=bool(settings.virtual_shards),
-            fixed_batch=self.session_batch.fixed,
-            additive=settings.additive_loss,
+            model, shards=bool(shards), fixed_batch=self.session_batch.fixed, additive=settings.additive_loss
         )
 
         # How the world changes, and what is reported.
@@ -292,13 +281,12 @@ class Runtime:
         if must_be_finite is None:
             must_be_finite = not any(isinstance(t, torch.amp.GradScaler) for t in self.state.tracked.values())
         self.reducer.must_be_finite = must_be_finite
-        if self.pilot is None:
+        if self.pilot is None or self._is_over():
             hang_watch.session_made()
-            self._join_without_daemon()
-            return
-        if self._is_over():
-            hang_watch.session_made()
-            self._pass_over(patience_s=0.0)
+            if self.pilot is None:
+                self._join_without_daemon()
+            else:
+                self._pass_over(patience_s=0.0)
             return
         weak = self.judgement.equality is Equality.STATISTICAL
         log.log(logging.WARNING if weak else logging.INFO, "equality with a static run is %s", self.judgement)
@@ -591,9 +579,8 @@ class Runtime:
             self._complete()
             return
         begun = self.joined or self._before is not None  # another one after a session that has ended
-        if not begun or self.member.finishing or self.member.released or hasattr(sys, "last_value"):
-            return
-        if self._said_end:
+        over = self._said_end or self.member.finishing or self.member.released or hasattr(sys, "last_value")
+        if not begun or over:
             return
         self._said_end = True
         if self.pilot is None:

@@ -177,12 +177,9 @@ class GradientReducer:
         try:
             yield
         except (Aborted, StepRepeated) as error:
-            self._hold_back(error)
-
-    def _hold_back(self, error: Aborted | StepRepeated) -> None:
-        if self.on_abort is None:
-            raise error
-        self.aborted = error
+            if self.on_abort is None:
+                raise
+            self.aborted = error
 
     def settle(self) -> None:
         """Wait until the gradients of all steps so far are known to be finite: a worker that trains alone on a device
@@ -201,8 +198,6 @@ class GradientReducer:
         self.disarm()
         for parameter in self.parameters:
             parameter.grad = None
-
-    # --- inside -----------------------------------------------------------------------------------------------
 
     def _lay_out(self) -> list[_Bucket]:
         buckets: list[_Bucket] = []
@@ -248,10 +243,8 @@ class GradientReducer:
                     self.first_arrived(parameter)
                 self.phase = GradientPhase.LOCAL
                 if not self.accumulating:
-                    try:
+                    with self.holding():
                         self._arrived(index)
-                    except (Aborted, StepRepeated) as error:
-                        self._hold_back(error)
                     self._clear_later()
             elif self._closed:
                 raise ElasticError(self._called_again())
@@ -270,10 +263,9 @@ class GradientReducer:
         if self.aborted is None:
             return
         self._running = self._clears = False
-        for index in range(len(self.parameters)):
-            gradient = self.parameters[index].grad
-            if gradient is not None:
-                gradient.zero_()
+        for parameter in self.parameters:
+            if parameter.grad is not None:
+                parameter.grad.zero_()
         self.phase = GradientPhase.SUMMED
         if self.on_abort is not None:
             self.on_abort()
@@ -370,10 +362,8 @@ class GradientReducer:
         """After backward: reduce the remaining buckets, wait, and copy the sums into the gradients."""
         if not self._running or self.aborted is not None:
             return
-        try:
+        with self.holding():
             self._reduce_rest()
-        except (Aborted, StepRepeated) as error:
-            self._hold_back(error)
         self._clear()
 
     def _reduce_rest(self) -> None:

@@ -165,8 +165,6 @@ class StateRecovery:
             )
         self._transfer(plan, group, recovery)
 
-    # --- inside -----------------------------------------------------------------------------------------------
-
     def _exchange(self, plan: messages.Plan, group: Group) -> tuple[RecoveryPlan, list[str]]:
         """Gather what every process holds; returns the plan, and in what this worker's script differs."""
         committer, signatures = self._committer, self._state.signatures()
