@@ -20,7 +20,9 @@ import torch
 
 from malletrain.elastic.comm.background import Background, all_closed
 from malletrain.elastic.comm.carrier import find_carrier
+from malletrain.elastic.comm.group import SoloGroup
 from malletrain.elastic.comm.local_rank import LocalRank
+from malletrain.elastic.comm.node_group import NodeGroup
 from malletrain.elastic.comm.static_rendezvous import RENDEZVOUS_TIMEOUT, environment_world, step_host
 from malletrain.elastic.comm.world_group import require_one_carrier, with_device
 from malletrain.elastic.data.batch_size import BatchRule, SessionBatch, as_rule
@@ -163,7 +165,7 @@ class Runtime:
         self._static_world = None if pilot is not None else settings.world
         if pilot is None and settings.world is None and local_rank.size > 1:
             # Processes that torchrun started on one node, without a daemon.
-            self._static_world = environment_world(environ)
+            self._static_world = NodeGroup(environment_world(environ), SoloGroup())
         self.member = Member(
             pilot.worker if pilot else "alone",
             pilot.host if pilot else "127.0.0.1",
@@ -208,10 +210,10 @@ class Runtime:
         shards = settings.virtual_shards
         self.shards = VirtualShards(shards, model, self.reducer, settings.seed, mean) if shards else None
         self.norms = SyncBatchNormLayers(norms, self.committer, self.reducer, mean) if norms else None
-        opens = (
-            functools.partial(self.invariants.agreement.open, kind) for kind in (RoundKind.GATHER, RoundKind.COUNT)
-        )
-        self.gathers = BatchGather(self.committer, self.reducer, *opens, mean=mean)
+        rounds = self.invariants.agreement.open
+        opens = [functools.partial(rounds, kind) for kind in (RoundKind.STEP, RoundKind.GATHER, RoundKind.COUNT)]
+        self.reducer.open_pass = opens[0]
+        self.gathers = BatchGather(self.committer, self.reducer, opens[1], opens[2], mean=mean)
         self.streams = StreamBatches(stream_sampler, reader, positions, self.reducer) if streams is not None else None
         self._batch_loader: BatchLoader | StreamBatches = self.streams or BatchLoader(
             sampler, sample_loader, self.shards, settings.loaders
