@@ -13,7 +13,6 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 
 from malletrain import elastic
-from malletrain.elastic import distributed as dist
 
 
 def main() -> None:
@@ -23,7 +22,6 @@ def main() -> None:
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 20))
 
-    dist.init_process_group("gloo")
     given = DataLoader(train, batch_size=options.batch_size, shuffle=True)
     model, loader = elastic.ddp(net, optimizer, given)
     loader.session.track(scheduler=scheduler)
@@ -37,10 +35,10 @@ def main() -> None:
             optimizer.step()
             scheduler.step()
             total += loss.detach()
-        dist.all_reduce(total, op=dist.ReduceOp.AVG)
-        if dist.get_rank() == 0:
-            print(f"epoch {epoch + 1}: {total.item() / len(loader):.4f}", flush=True)
-    dist.destroy_process_group()
+        mean = loader.session.agree(total.item() / len(loader))
+        if loader.session.is_main:
+            print(f"epoch {epoch + 1}: {mean:.4f}", flush=True)
+    loader.session.finish()
 
 
 if __name__ == "__main__":

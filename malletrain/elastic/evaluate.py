@@ -36,9 +36,7 @@ def evaluate(
         raise ElasticError("evaluate(): the data set is empty")
     if runtime.share is not None and runtime.reducer.on_abort is not None:
         raise ElasticError("evaluate() belongs after the loop over batches: within it the step may be repeated")
-    starts = list(range(0, length, batch_size))
-    names: list[str] = []
-    rows: list[list[float]] = []
+    starts, names, rows = list(range(0, length, batch_size)), list[str](), list[list[float]]()
     # Each by itself: a script may keep a part in eval mode, such as a frozen backbone.
     training = [(module, module.training) for module in runtime.model.modules()]
     runtime.model.eval()
@@ -47,9 +45,8 @@ def evaluate(
             while len(rows) < len(starts):
                 runtime.lifecycle.between_steps(in_evaluation=True)
                 many = min(len(starts) - len(rows), CHUNKS_PER_MEMBER * MEMBERS_PER_ROUND)
-                table, names = _fill(
-                    runtime, loader, metrics, batch_size, starts[len(rows) : len(rows) + many], names
-                )
+                chunks = starts[len(rows) : len(rows) + many]
+                table, names = _fill(runtime, loader, metrics, batch_size, chunks, names)
                 summed = runtime.lifecycle.sum(table, RoundKind.EVALUATE, len(rows))
                 if summed is not None:
                     rows.extend(summed.tolist())
@@ -89,14 +86,13 @@ def agree(runtime: Runtime, value: float, how: How) -> float | bool:
     """See `Session.agree`."""
 
     def table() -> torch.Tensor:
-        """A row for values, one for who has one, and one for weights, with a column a member."""
+        """A row for values, and one for weights, with a column a member."""
         world = runtime.committer.world
-        rows = torch.zeros(3, world.size, dtype=torch.float64)
-        rows[:, world.rank] = torch.tensor([value, 1.0, runtime.weight], dtype=torch.float64)
+        rows = torch.zeros(2, world.size, dtype=torch.float64)
+        rows[:, world.rank] = torch.tensor([value, runtime.weight], dtype=torch.float64)
         return rows
 
-    summed = _sum(runtime, table)
-    values, weights = summed[::2, summed[1] > 0]
+    values, weights = _sum(runtime, table)
     if how == "main":
         return float(values[0])
     if how == "all":

@@ -11,7 +11,7 @@ from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.evaluate import all_reduce
 from malletrain.elastic.runtime import Runtime
 from malletrain.elastic.session_options import Options
-from malletrain.elastic.step import accumulate, inner_loop
+from malletrain.elastic.step import Step
 
 _IN_INFO = ("nodes", "samples_done", "share", "batch_size", "fixed_batch", "equal_batches", "gain", "progress",
             "noise_scale", "equality", "decay")  # fmt: skip
@@ -44,8 +44,8 @@ def old_attribute(session: Any, runtime: Runtime, name: str) -> Any:
         "when_joining": runtime.when_joining.append,
         "join": runtime.join,
         "shards": iter,
-        "accumulate": lambda: accumulate(runtime),
-        "inner_loop": lambda: inner_loop(runtime),
+        "accumulate": lambda: Step(runtime, None, 1).accumulate(),
+        "inner_loop": lambda: Step(runtime, None, 1).inner_loop(),
         "all_reduce": lambda tensor: all_reduce(runtime, tensor),
         "model": runtime.model,
     }

@@ -84,27 +84,8 @@ class Settings(Options):
 
 
 class Runtime:
-    """One training session: its parts, and the step under way.
-
-    Args:
-        model: to train.
-        optimizers: of its parameters.
-        dataset: map-style, or streams.
-        settings: of the session.
-
-    Attributes:
-        share: the samples of the batch under way that this worker has; None between steps.
-        committed: whether the step under way is committed.
-        pilot: where a daemon decides about this worker; else None.
-        joined: whether training has begun.
-        left_by: the exception that has left the block of a step.
-        passed: whether this worker passes over the session, which the others have ended: it has no epochs left.
-        calls: how many collective calls the script has made since the last step.
-        weight: what this worker's part of the last step counts: samples, or what the script said.
-
-    Raises:
-        ElasticError: it cannot be trained this way; the message says what to change.
-    """
+    """One training session: its parts, and the step under way. Raises `ElasticError`: it cannot be trained this way;
+    the message says what to change."""
 
     def __init__(
         self,
@@ -120,15 +101,16 @@ class Runtime:
         local_rank = worker_start.find_own_local_rank(environ) if settings.world is None else LocalRank()
         self.model = model
         worker_start.check_model(model)
-        self.share: Share | None = None
-        self.committed = True
+        self.share: Share | None = None  #: this worker's samples of the batch under way; None between steps
+        self.committed = True  #: whether the step under way is committed
         self.load_s = 0.0
-        self.joined = False
-        self.calls = 0
-        self.weight = 0.0
-        self.left_by = ""
+        self.joined = False  #: whether training has begun
+        self.calls = 0  #: collective calls of the script since the last step
+        self.weight = 0.0  #: what this worker's part of the last step counts: samples, or what the script said
+        self.left_by = ""  #: the exception that has left the block of a step
         self._said_end = False
-        self.passed = self.finished = False
+        self.passed = False  #: whether this worker passes over the session, which the others have ended
+        self.finished = False
         self._kept_final = self._completed = False
         self._result: dict[str, Any] = {}
         self._in_world, self._tried = False, 0
@@ -160,13 +142,9 @@ class Runtime:
             drawn = settings.order if isinstance(settings.order, DrawnOrder) else None
             length = len(dataset) if drawn is None else drawn.samples
             self.sampler = sampler = Sampler(
-                length,
-                batch,
-                seed=settings.seed,
-                shuffle=settings.shuffle,
-                drop_last=settings.drop_last,
+                length, batch, seed=settings.seed, shuffle=settings.shuffle, drop_last=settings.drop_last,
                 order=settings.order,
-            )
+            )  # fmt: skip
             if settings.order is not None and not self.session_batch.fixed and sampler.batch_ends(0):
                 raise ElasticError(
                     "an order that consists of batches needs a batch_size that is a number, that of the largest: "
@@ -223,45 +201,29 @@ class Runtime:
         # How a step is made: gradients, and this member's share of each batch.
         trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         self.reducer = GradientReducer(
-            trained,
-            self.committer,
-            mean,
-            lambda: self.position.step,
-            noise=self.session_batch.noise,
+            trained, self.committer, mean, lambda: self.position.step, noise=self.session_batch.noise
         )
         self.state.before_capture = self._before_capture
         self.buffer_copies = BufferCopies(model)
         self.invariants = Invariants(
-            self.state,
-            self.shared,
-            self.committer,
-            self.reducer,
+            self.state, self.shared, self.committer, self.reducer,
             in_step=lambda: self.share is not None,
             order=(lambda epoch: (sampler.permutation(epoch), sampler.batch_ends(epoch))) if settings.order else None,
             dataset=None if changes is None else lambda: changes.digest,
-        )
-        self.reducer.open_pass = functools.partial(self.invariants.agreement.open, RoundKind.STEP)
-        self.shards = (
-            VirtualShards(settings.virtual_shards, model, self.reducer, settings.seed, mean)
-            if settings.virtual_shards
-            else None
-        )
+        )  # fmt: skip
+        shards = settings.virtual_shards
+        self.shards = VirtualShards(shards, model, self.reducer, settings.seed, mean) if shards else None
         self.norms = SyncBatchNormLayers(norms, self.committer, self.reducer, mean) if norms else None
-        open_gather, open_count = (
-            functools.partial(self.invariants.agreement.open, kind) for kind in (RoundKind.GATHER, RoundKind.COUNT)
-        )
-        self.gathers = BatchGather(self.committer, self.reducer, open_gather, open_count, mean=mean)
-        self.streams: StreamBatches | None = None
-        if streams is not None:
-            self.streams = StreamBatches(stream_sampler, reader, positions, self.reducer)
+        rounds = self.invariants.agreement.open
+        opens = [functools.partial(rounds, kind) for kind in (RoundKind.STEP, RoundKind.GATHER, RoundKind.COUNT)]
+        self.reducer.open_pass = opens[0]
+        self.gathers = BatchGather(self.committer, self.reducer, opens[1], opens[2], mean=mean)
+        self.streams = StreamBatches(stream_sampler, reader, positions, self.reducer) if streams is not None else None
         self._batch_loader: BatchLoader | StreamBatches = self.streams or BatchLoader(
             sampler, sample_loader, self.shards, settings.loaders
         )
         self.judgement = judge(
-            model,
-            shards=bool(settings.virtual_shards),
-            fixed_batch=self.session_batch.fixed,
-            additive=settings.additive_loss,
+            model, shards=bool(shards), fixed_batch=self.session_batch.fixed, additive=settings.additive_loss
         )
 
         # How the world changes, and what is reported.
@@ -276,27 +238,18 @@ class Runtime:
             Background(self._carrier.load, "load")  # what it raises, joining the first world raises again
         numeric = self.judgement.equality is not Equality.STATISTICAL
         self.reconfigurer = Reconfigurer(
-            self.member,
-            self.state,
-            self.recovery,
-            self.checkpointing,
-            self.reports,
+            self.member, self.state, self.recovery, self.checkpointing, self.reports,
             entered=self._entered,
-            prepare=self.reducer.allocate_buffers,
             top_up=lambda tasks: pilot.resubmitter(tasks, self.member.say) if pilot is not None else None,
             store_server=store_server,
             carrier=self._carrier,
             tries=self.reducer.trial.begins if numeric else lambda _world, _following: False,
-        )
-        self.reducer.trial.found = self._compared
+        )  # fmt: skip
+        self.reducer.trial.found = lambda text: self._say_as_main(messages.Compared(text))
         self.lifecycle = WorkerLifecycle(
-            self.member,
-            self.reconfigurer,
-            self.checkpointing,
-            self.reports,
-            self.invariants.agreement,
+            self.member, self.reconfigurer, self.checkpointing, self.reports, self.invariants.agreement,
             in_pilot=pilot is not None,
-        )
+        )  # fmt: skip
         self.failures = FailureReporter(
             lambda: self.member.worker, lambda: self.position.step, self._keep_state, self._send_failure
         )
@@ -334,13 +287,12 @@ class Runtime:
         if must_be_finite is None:
             must_be_finite = not any(isinstance(t, torch.amp.GradScaler) for t in self.state.tracked.values())
         self.reducer.must_be_finite = must_be_finite
-        if self.pilot is None:
+        if self.pilot is None or self._is_over():
             hang_watch.session_made()
-            self._join_without_daemon()
-            return
-        if self._is_over():
-            hang_watch.session_made()
-            self._pass_over(patience_s=0.0)
+            if self.pilot is None:
+                self._join_without_daemon()
+            else:
+                self._pass_over(patience_s=0.0)
             return
         weak = self.judgement.equality is Equality.STATISTICAL
         log.log(logging.WARNING if weak else logging.INFO, "equality with a static run is %s", self.judgement)
@@ -494,8 +446,7 @@ class Runtime:
         self.invariants.end()
         self.finished = True
         if self.pilot is None:
-            if self.committer.world.rank == 0:
-                self.member.say(messages.Finished(self._result))
+            self._say_as_main(messages.Finished(self._result))
             self.checkpointing.discard()
             return
         job_sessions.end(
@@ -574,8 +525,6 @@ class Runtime:
         tracked = {name: copy.deepcopy(thing.state_dict()) for name, thing in self.state.tracked.items()}
         self._kept = parameters, tracked, groups
 
-    # --- inside -----------------------------------------------------------------------------------------------
-
     def _take_back(self) -> None:
         if self._kept is None:
             return
@@ -589,10 +538,9 @@ class Runtime:
             for group, values in zip(optimizer.param_groups, of_optimizer, strict=False):
                 group.update(values)
 
-    def _compared(self, text: str) -> None:
-        """A step was made in two worlds."""
+    def _say_as_main(self, message: messages.Message) -> None:
         if self.committer.world.rank == 0:
-            self.member.say(messages.Compared(text))
+            self.member.say(message)
 
     def _call_joining(self) -> None:
         if self.position.step:
@@ -637,9 +585,8 @@ class Runtime:
             self._complete()
             return
         begun = self.joined or self._before is not None  # another one after a session that has ended
-        if not begun or self.member.finishing or self.member.released or hasattr(sys, "last_value"):
-            return
-        if self._said_end:
+        over = self._said_end or self.member.finishing or self.member.released or hasattr(sys, "last_value")
+        if not begun or over:
             return
         self._said_end = True
         if self.pilot is None:

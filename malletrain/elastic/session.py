@@ -37,7 +37,7 @@ from malletrain.elastic.runtime import Runtime, Settings
 from malletrain.elastic.session_options import Options
 from malletrain.elastic.state.shared_values import SharedValues
 from malletrain.elastic.state.training_state import Stateful
-from malletrain.elastic.step import Step, checked_weight
+from malletrain.elastic.step import Step
 from malletrain.wire import messages
 
 
@@ -123,23 +123,13 @@ class Session:
     @property
     def state(self) -> SharedValues:
         """A dictionary for the script's own values that belong to the training state: counters, best scores, averages
-        of the model, random generators.
-
-            s.state["best"] = 0.0               # before the first epoch
-            ...
-            if score > s.state["best"]:
-                s.state["best"] = score
-        """
+        of the model, random generators. Set each before the first epoch."""
         return self._runtime.shared
 
     def track(self, **things: Stateful) -> None:
-        """Make schedulers, scalers, averaged models and the like part of the training state.
-
-        Each needs `state_dict` and `load_state_dict`: `s.track(scheduler=scheduler)`.
-
-        Raises:
-            ElasticError: training has begun, or an object lacks one of the two methods.
-        """
+        """Make schedulers, scalers, averaged models and the like part of the training state:
+        `s.track(scheduler=scheduler)`. Raises `ElasticError`: training has begun, or an object lacks `state_dict` or
+        `load_state_dict`."""
         if self._runtime.joined:
             raise ElasticError("track() must be called before the first epoch: a newcomer would miss it")
         for name, thing in things.items():
@@ -165,14 +155,8 @@ class Session:
         """Iterate over this worker's parts of the remaining batches of the epoch.
 
         The body of the loop must contain one `with s.step():`. A batch whose step is not committed is yielded again,
-        possibly with another part of it. With virtual shards a batch is iterated over, with one forward and backward
-        pass for each of its parts:
-
-            with s.step():
-                optimizer.zero_grad()
-                for x, y in batch:
-                    loss_function(model(x), y).backward()
-                optimizer.step()
+        possibly with another part of it. With virtual shards a batch is iterated over in the step, with one forward
+        and backward pass for each of its parts.
 
         Raises:
             ElasticError: the body has no step.
@@ -212,25 +196,19 @@ class Session:
         Raises:
             ElasticError: the weight is negative or not finite, or the session cannot make several passes.
         """
-        counts = None if weight is None else checked_weight(float(weight))
-        return Step(self._runtime, counts, backwards)
+        return Step(self._runtime, None if weight is None else float(weight), backwards)
 
     def evaluate(
         self, metrics: Callable[[Any], Mapping[str, Any]], dataset: Any = None, *, batch_size: int = 256
     ) -> dict[str, float]:
-        """Means over a data set. All members compute them together, and every member gets them.
-
-        In a pilot, a worker that calls this before its first epoch computes alone, with the model as the script made
-        it.
+        """Means over a data set. All members compute them together, and every member gets them. (In a pilot, a worker
+        that calls this before its first epoch computes alone, with the model as the script made it.)
 
         Args:
             metrics: called with a batch, without gradients and with the model in eval mode; returns sums (not means)
                 over the batch, by name.
-            dataset: map-style. Default: the training data.
+            dataset: map-style and not empty. Default: the training data.
             batch_size: samples of one call.
-
-        Raises:
-            ElasticError: the data set is empty.
         """
         r = self._runtime
         if r.pilot is None:

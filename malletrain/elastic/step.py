@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -29,6 +29,8 @@ class Step:
 
     def __init__(self, runtime: Runtime, weight: float | None, backwards: int) -> None:
         r = runtime
+        if weight is not None and not 0.0 <= weight < math.inf:
+            raise ElasticError(f"s.step(weight=...) must be a number of at least 0, not {weight}")
         if backwards < 1:
             raise ElasticError(f"s.step(backwards=...) must be at least 1, not {backwards}")
         if backwards > 1 and r.session_batch.noise:
@@ -67,11 +69,18 @@ class Step:
         r.lifecycle.step_began = self._began
         return self
 
-    def accumulate(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def accumulate(self) -> Iterator[None]:
         """A context manager around every backward pass but the last: gradients add up locally."""
-        return accumulate(self._runtime)
+        reducer = self._runtime.reducer
+        before, reducer.accumulating = reducer.accumulating, True
+        try:
+            yield
+        finally:
+            reducer.accumulating = before
 
-    def inner_loop(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def inner_loop(self) -> Iterator[None]:
         """A context manager around what adapts a copy of the model to one sample (a task), as in MAML and Reptile.
         Enter it once for each of this worker's samples:
 
@@ -88,7 +97,14 @@ class Step:
             ElasticError: it is called outside the step; or inside, `backward()` reaches the session's model, or an
                 optimizer changes it.
         """
-        return inner_loop(self._runtime)
+        reducer = self._runtime.reducer
+        if self._runtime.share is None:
+            raise ElasticError("step.inner_loop() belongs inside `with s.step() as step:`")
+        before, reducer.adapting = reducer.adapting, True
+        try:
+            yield
+        finally:
+            reducer.adapting = before
 
     def _commit(self, outcome: StepOutcome) -> None:
         """Called at the end of backward: every member has the sums, or will get them, so the step stands."""
@@ -115,9 +131,15 @@ class Step:
         r.invariants.end_step(committed=error is None and r.committed, ends_epoch=ends_epoch)
         r.lifecycle.step_began = None
         made = self._backwards - r.reducer.passes_left
-        self._disarm()
+        r.reducer.disarm()
+        r.gathers.end()
+        if r.norms is not None:
+            r.norms.end()
         if isinstance(error, StepRepeated | Aborted):
-            self._undo()
+            r.buffer_copies.restore()
+            if self._copy is not None:
+                r.state.restore(*self._copy)
+            r.reducer.reset_after_abort()
             if r.reducer.on_abort is None:
                 r.keep_tracked()
             if isinstance(error, Aborted):
@@ -151,45 +173,3 @@ class Step:
         parts = {"data": r.load_s, "compute": computed, "sync": waited}
         r.meter.step(r.committer.world.nodes, self._taken, r.position.step, r.position.samples, parts)
         return False
-
-    def _disarm(self) -> None:
-        r = self._runtime
-        r.reducer.disarm()
-        r.gathers.end()
-        if r.norms is not None:
-            r.norms.end()
-
-    def _undo(self) -> None:
-        self._runtime.buffer_copies.restore()
-        if self._copy is not None:
-            self._runtime.state.restore(*self._copy)
-        self._runtime.reducer.reset_after_abort()
-
-
-@contextmanager
-def accumulate(runtime: Runtime) -> Iterator[None]:
-    """See `Step.accumulate`."""
-    before, runtime.reducer.accumulating = runtime.reducer.accumulating, True
-    try:
-        yield
-    finally:
-        runtime.reducer.accumulating = before
-
-
-@contextmanager
-def inner_loop(runtime: Runtime) -> Iterator[None]:
-    """See `Step.inner_loop`."""
-    if runtime.share is None:
-        raise ElasticError("step.inner_loop() belongs inside `with s.step() as step:`")
-    before, runtime.reducer.adapting = runtime.reducer.adapting, True
-    try:
-        yield
-    finally:
-        runtime.reducer.adapting = before
-
-
-def checked_weight(weight: float) -> float:
-    """`weight`. Raises `ElasticError` if it is negative or not finite."""
-    if not 0.0 <= weight < math.inf:
-        raise ElasticError(f"s.step(weight=...) must be a number of at least 0, not {weight}")
-    return weight

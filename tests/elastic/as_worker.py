@@ -71,7 +71,7 @@ def tell_commit(number: int, name: str) -> None:
 
 
 def lag_at(number: int, others: int = 0) -> None:
-    finish = StepCommitter.finish
+    sum_pass = StepCommitter.sum_pass
     home = Path(os.environ["MALLETRAIN_TEST_DIR"])
 
     def late(
@@ -79,7 +79,7 @@ def lag_at(number: int, others: int = 0) -> None:
         pending: Sequence[Work],
         control: torch.Tensor,
         refuse: Callable[[], None] = lambda: None,
-    ) -> StepOutcome:
+    ) -> None:
         if self.rounds_done == number and not getattr(self, "lagged", False):
             self.lagged = True
             for operation in pending:
@@ -90,9 +90,9 @@ def lag_at(number: int, others: int = 0) -> None:
                 time.sleep(0.001)
             self._monitor.fault(self.world.generation, "closed", "made to lag")
             raise Aborted("made to lag")
-        return finish(self, pending, control, refuse)
+        sum_pass(self, pending, control, refuse)
 
-    StepCommitter.finish = late  # type: ignore[method-assign]  # wrapped, for this process
+    StepCommitter.sum_pass = late  # type: ignore[method-assign]  # wrapped, for this process
 
 
 def trouble(what: str) -> None:

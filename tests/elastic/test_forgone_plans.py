@@ -76,7 +76,8 @@ def test_a_worker_that_says_hello_while_it_enters_its_first_world_enters_the_nex
     unused = cast(Any, None)
     fake.reconfigurer = reconfigurer = Reconfigurer(
         fake, state, fake, unused, unused,
-        entered=lambda: None, prepare=lambda: None, top_up=lambda _: None, store_server=None,
+        entered=lambda: None, top_up=lambda _: None, store_server=None,
+        carrier=None, tries=lambda _world, _following: False,
     )  # fmt: skip
     reconfigurer.join()
     assert fake.told == [None]

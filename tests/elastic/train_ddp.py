@@ -18,7 +18,6 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, DistributedSampler, Sampler, TensorDataset
 
 from malletrain import elastic
-from malletrain.elastic import distributed as dist
 from malletrain.elastic.adapters.ddp import ElasticLoader
 
 HOME = Path(os.environ.get("MALLETRAIN_TEST_DIR", "."))
@@ -41,7 +40,6 @@ def tick(steps: int) -> None:
 
 
 def usual() -> None:
-    dist.init_process_group("gloo")
     given = DataLoader(train, batch_size=BATCH, shuffle=True)
     parallel, loader = elastic.ddp(elastic.sync_batchnorm(model), optimizer, given)
     s = loader.session
@@ -61,11 +59,11 @@ def usual() -> None:
             s.state["seen"] += 1
             total += loss.detach()
             tick(before)
-        dist.all_reduce(total, op=dist.ReduceOp.AVG)
+        assert s.agree(torch.ones(2), "sum").tolist() == [s.size, s.size] and s.agree(total.item()) > 0
         assert s.state["seen"] == s.steps_done == 10 * (epoch + 1), (s.state["seen"], s.steps_done)
-    if dist.get_rank() == 0:
+    if s.is_main:
         torch.save(parallel.module.state_dict(), HOME / "final.pt")
-    dist.destroy_process_group()
+    s.finish()
 
 
 def step(loader: ElasticLoader) -> None:
@@ -87,14 +85,6 @@ def real_group() -> None:
 def distributed_sampler() -> None:
     sampler: Sampler[int] = DistributedSampler(train, num_replicas=2, rank=0)
     elastic.ddp(model, optimizer, DataLoader(train, batch_size=BATCH, sampler=sampler))
-
-
-def barrier() -> None:
-    dist.barrier()
-
-
-def rank_beforehand() -> None:
-    dist.get_rank()
 
 
 def epochs_by_range() -> None:
@@ -119,7 +109,7 @@ def reduces_within() -> None:
             loss = functional.cross_entropy(model(x), y)
             loss.backward()
             optimizer.step()
-            dist.all_reduce(loss)
+            loader.session.agree(loss.item())
 
 
 def accumulates_over_batches() -> None:

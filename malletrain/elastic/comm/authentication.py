@@ -35,17 +35,11 @@ _LENGTH = struct.Struct("!I")
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Where the members of a generation meet, and what proves that they are members.
+    """Where the members of a generation meet, and what proves that they are members."""
 
-    Attributes:
-        address: `host:port` of a member's store.
-        generation: that the secret is of.
-        secret: known to its members alone.
-    """
-
-    address: str
+    address: str  #: `host:port` of a member's store
     generation: int
-    secret: str = field(repr=False)
+    secret: str = field(repr=False)  #: known to its members alone
 
     @staticmethod
     def of(plan: Plan) -> Meeting:
@@ -70,12 +64,7 @@ class NotKnownYet(PeerLost):
 
 
 class Channel:
-    """A connection whose ends have proven themselves.
-
-    Args:
-        connection: closed by `close`.
-        sends, receives: the key of each direction.
-    """
+    """A connection whose ends have proven themselves. `sends`, `receives`: the key of each direction."""
 
     def __init__(self, connection: socket.socket, sends: bytes, receives: bytes) -> None:
         self._connection = connection
@@ -110,12 +99,8 @@ class Channel:
 
 
 def connect(meeting: Meeting, seconds: float) -> Channel:
-    """Connect to the store of a meeting, prove membership, and have it proven.
-
-    Raises:
-        NotKnownYet: the store closed the connection first.
-        PeerLost: nothing answers within `seconds`, or what answers does not have the secret.
-    """
+    """Connect to the store of a meeting, prove membership, and have it proven. Raises `NotKnownYet`: the store closed
+    the connection first; `PeerLost`: nothing answers within `seconds`, or not with the secret."""
     end = time.monotonic() + seconds
     try:
         connection = socket.create_connection(split_address(meeting.address), seconds)
@@ -144,15 +129,9 @@ def _prove(connection: socket.socket, meeting: Meeting, end: float) -> Channel:
 
 
 def accept(connection: socket.socket, address: str, secret_of: Callable[[int], str]) -> Channel:
-    """The other end of `connect`; reads a few bytes only before membership is proven.
-
-    Args:
-        address: at which the peer has connected.
-        secret_of: the secret of a generation, "" where it is unknown; may wait.
-
-    Raises:
-        PeerLost: the peer has not proven that it is a member.
-    """
+    """The other end of `connect`; reads a few bytes only before membership is proven. `address`: at which the peer
+    has connected. `secret_of`: the secret of a generation, "" where it is unknown; may wait. Raises `PeerLost`: the
+    peer has not proven that it is a member."""
     end = time.monotonic() + PROOF_TIMEOUT_S
     greeting = _read(connection, _GREETING.size, end)
     protocol, generation, _ = _GREETING.unpack(greeting)

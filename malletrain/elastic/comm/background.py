@@ -9,11 +9,7 @@ from collections.abc import Callable
 
 
 class Task:
-    """A blocking call that some thread `run`s and others wait for.
-
-    Args:
-        call: the blocking call.
-    """
+    """A blocking call that some thread `run`s and others wait for."""
 
     def __init__(self, call: Callable[[], None]) -> None:
         self._call = call
@@ -51,12 +47,7 @@ class Task:
 
 
 class Background(Task):
-    """A task that starts at once in a daemon thread of its own.
-
-    Args:
-        call: the blocking call.
-        name: of the thread, after `malletrain-`.
-    """
+    """A task that starts at once in a daemon thread of its own, `malletrain-NAME`."""
 
     def __init__(self, call: Callable[[], None], name: str) -> None:
         super().__init__(call)
@@ -75,11 +66,8 @@ def close_behind(close: Callable[[], None], name: str) -> None:
 
 
 def all_closed(seconds: float) -> bool:
-    """Wait for at most `seconds` until everything given to `close_behind` is closed; return whether it all is.
-
-    A group that is stuck in an operation is not, and a process that exits normally is then aborted by the C++
-    runtime.
-    """
+    """Wait for at most `seconds` until everything given to `close_behind` is closed; return whether it all is. Where
+    a group is stuck in an operation, a process that exits normally is aborted by the C++ runtime."""
     end = time.monotonic() + seconds
     for closer in _closers:
         closer.join(max(0.0, end - time.monotonic()))

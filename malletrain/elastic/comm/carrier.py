@@ -42,28 +42,18 @@ BESIDE_LIMIT = timedelta(seconds=20)
 
 @dataclass(frozen=True, slots=True)
 class DeviceCarrier:
-    """Carries tensors of a device.
+    """Carries tensors of a device."""
 
-    Attributes:
-        takes: whether a tensor is one of them.
-        connect: makes the communicator from a store, rank, size and time limit; blocks. Raises `PeerLost`.
-        beside_limit: how long connecting may take while another communicator trains.
-        load: loads what the first communicator of a process needs, so that joining a world is not kept waiting by
-            it; blocks.
-    """
-
-    takes: Callable[[torch.Tensor], bool]
+    takes: Callable[[torch.Tensor], bool]  #: whether a tensor is one of them
+    #: Makes the communicator from a store, rank, size and time limit; blocks. Raises `PeerLost`.
     connect: Callable[[Any, int, int, timedelta], Collectives]
-    load: Callable[[], None]
-    beside_limit: timedelta = BESIDE_LIMIT
+    load: Callable[[], None]  #: loads what the first communicator of a process needs, ahead of it; blocks
+    beside_limit: timedelta = BESIDE_LIMIT  #: how long connecting may take while another communicator trains
 
 
 def find_carrier(model: torch.nn.Module, environ: Mapping[str, str]) -> DeviceCarrier | None:
-    """The carrier of a model's device; None where gloo carries everything.
-
-    Raises:
-        ElasticError: the model is on two devices, or the variables ask for what is not there.
-    """
+    """The carrier of a model's device; None where gloo carries everything. Raises `ElasticError`: the model is on two
+    devices, or the variables ask for what is not there."""
     backend = environ.get(BACKEND_VARIABLE, "auto")
     if backend not in ("auto", "nccl", "gloo"):
         raise ElasticError(f"{BACKEND_VARIABLE}={backend!r}: must be auto, nccl or gloo")
@@ -107,21 +97,9 @@ def _lacks_nccl(environ: Mapping[str, str]) -> str:
 
 
 def connect_nccl(store: Any, rank: int, size: int, timeout: timedelta, device: torch.device) -> NcclCollectives:
-    """Make a communicator of all processes and run a first sum in it. May run beside training in another one.
-
-    Transports are connected by the first sum, not when the communicator is made; afterwards nothing is left to wait
-    for.
-
-    Args:
-        store: where the members meet; a torch `Store` that no other group uses.
-        rank, size: of this process.
-        timeout: how long to wait for the peers.
-        device: of this process's model.
-
-    Raises:
-        PeerLost: not all peers came within `timeout`, or they could not be connected.
-        ElasticError: the device of this process has failed.
-    """
+    """Make a communicator of all processes and run a first sum in it, which connects its transports. May run beside
+    training in another one. `store`: a torch `Store` that no other group uses. Raises `PeerLost`: not all peers came
+    within `timeout`, or they could not be connected; `ElasticError`: the device of this process has failed."""
     end = time.monotonic() + timeout.total_seconds()
     torch.cuda.set_device(device)
     try:
@@ -146,21 +124,14 @@ def connect_nccl(store: Any, rank: int, size: int, timeout: timedelta, device: t
 
 def load_nccl(device: torch.device) -> None:
     """Make a communicator of this process alone, and give it up: the first one of a process loads NCCL's kernels and
-    finds the network, which takes some .4 s. Blocks.
-
-    Raises:
-        PeerLost, ElasticError: as `connect_nccl`.
-    """
+    finds the network, which takes some .4 s. Blocks, and raises as `connect_nccl`."""
     collectives = connect_nccl(_dist.HashStore(), 0, 1, LOAD_LIMIT, device)
     close_behind(collectives.abort, "abort-loaded")
 
 
 class NcclCollectives:
-    """A `ProcessGroupNCCL` whose operations are waited for by events.
-
-    `work.wait()` makes the current stream wait, which would stop backward. Here another stream waits, which does
-    nothing else, and an event on it says when the operation is complete.
-    """
+    """A `ProcessGroupNCCL` whose operations are waited for by events. `work.wait()` makes the current stream wait,
+    which would stop backward; here another one waits, and an event on it says when the operation is complete."""
 
     def __init__(self, group: Any, device: torch.device, store: Any) -> None:
         self._group = group

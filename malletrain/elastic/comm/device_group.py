@@ -43,12 +43,7 @@ class Collectives(Protocol):
 
 
 class DeviceGroup:
-    """The collectives of a `Group` on a device. It sends no messages.
-
-    Args:
-        collectives: the communicator, which belongs to this group from now on.
-        rank, size: of this process.
-    """
+    """The collectives of a `Group` on a device, by a communicator of its own. It sends no messages."""
 
     def __init__(self, collectives: Collectives, rank: int, size: int) -> None:
         self.rank = rank
@@ -112,15 +107,10 @@ class _DeviceWork:
 
 
 class PairedGroup:
-    """A `Group` that carries device tensors over `DeviceGroup` and everything else over `host`.
-
-    The device part is connected beside training (`connect_beside`), or between two steps (`connect_now`).
-
-    Attributes:
-        flat: the device part, once it is connected; the same at all members.
+    """A `Group` that carries device tensors over `DeviceGroup` and everything else over `host`. The device part is
+    connected beside training (`connect_beside`), or between two steps (`connect_now`).
 
     Args:
-        host: the group of the same members for host memory.
         takes: whether a tensor is the device part's.
         connect: makes the device part; blocks. Its arguments are the name of the attempt, the same at all members,
             and the time limit. Raises `PeerLost`.
@@ -138,16 +128,12 @@ class PairedGroup:
         self.takes = takes
         self._connect = connect
         self._attempt: _Attempt | None = None
-        self.flat: DeviceGroup | None = None
+        self.flat: DeviceGroup | None = None  #: the device part, once it is connected
         self._abandoned = False
 
     def connect_beside(self, limit: timedelta) -> None:
         """Try to connect the device part while training goes on in another group. All members keep it, or none does.
-
-        Raises:
-            PeerLost: a member is lost.
-            ElasticError: the device of this process has failed.
-        """
+        Raises `PeerLost`; `ElasticError`: the device of this process has failed."""
         attempt = self._begin("beside", limit)
         try:
             made = attempt.wait(limit.total_seconds())
@@ -168,11 +154,7 @@ class PairedGroup:
 
     def connect_now(self, limit: timedelta, check: Callable[[], None]) -> None:
         """Connect the device part between two steps, unless that is done. `check` is called meanwhile and may raise.
-
-        Raises:
-            PeerLost: not all peers came within `limit`.
-            ElasticError: the device of this process has failed.
-        """
+        Raises `PeerLost`: not all peers came within `limit`; `ElasticError`: this process's device has failed."""
         if self.flat is not None:
             return
         attempt = self._begin("boundary", limit)

@@ -151,13 +151,8 @@ def prove_pairs(group: Any, rank: int, size: int, meeting: Meeting, part: str, h
     group under the generation's secret. A stranger who took a pair cannot answer, nor have the answer from another
     member: that would name another pair. Who can alter the packets of a connection afterwards is not kept out.
 
-    Args:
-        group: the `ProcessGroupGloo`.
-        part: as of `gloo_group.make_group`.
-        held: gets what operations may write to; keep it as long as the group.
-
-    Raises:
-        PeerLost: a peer is lost, or is no member.
+    `held` gets what operations may write to; keep it as long as the group. Raises `PeerLost`: a peer is lost, or is
+    no member.
     """
     peers = [peer for peer in range(size) if peer != rank]
     end = time.monotonic() + ANSWER_TIMEOUT_S

@@ -21,17 +21,12 @@ class LocalRank:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this process communicates with the daemon for its node."""
         return self.rank == 0
 
 
 def find_local_rank(environ: Mapping[str, str]) -> LocalRank:
-    """Read torchrun's variables (LOCAL_RANK, LOCAL_WORLD_SIZE), else those of srun (SLURM_LOCALID,
-    SLURM_STEP_TASKS_PER_NODE); without either, the process is alone on its node.
-
-    Raises:
-        ElasticError: the launcher started processes on other nodes too; each pilot starts those of its node only.
-    """
+    """By torchrun's variables, else srun's; without either, the process is alone on its node. Raises `ElasticError`:
+    the launcher started processes on other nodes too; each pilot starts those of its node only."""
     for rank, size, world_size in (
         ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE"),
         ("SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_NUM_TASKS"),

@@ -41,12 +41,7 @@ def mpi_world() -> Group:
 
 
 class MpiGroup:
-    """A `Group` over an MPI communicator.
-
-    Args:
-        mpi: the module `mpi4py.MPI`.
-        communicator: of all members; used by this group only.
-    """
+    """A `Group` over an MPI communicator that nobody else uses. `mpi`: the module `mpi4py.MPI`."""
 
     def __init__(self, mpi: Any, communicator: Any) -> None:
         self._mpi = mpi
@@ -74,8 +69,6 @@ class MpiGroup:
 
     def abandon(self) -> None:
         self._communicator = None
-
-    # --- inside -----------------------------------------------------------------------------------------------
 
     def _reduce(self, flat: torch.Tensor, settle: Callable[[], object] = lambda: None) -> Work:
         def begin(communicator: Any) -> list[Any]:

@@ -58,8 +58,6 @@ class NodeGroup:
         self._local.abandon()
         self._across.abandon()
 
-    # --- inside -----------------------------------------------------------------------------------------------
-
     def _route(self, rank: int) -> tuple[Group, int]:
         if self._abandoned:
             raise abandoned()

@@ -46,18 +46,8 @@ _SET, _GET, _ADD = b"S", b"G", b"A"
 
 
 class StoreServer:
-    """The store that a worker serves until its process ends, on one address. Groups of the worlds whose oldest member
-    it is rendezvous there.
-
-    Args:
-        host: the address to listen on.
-
-    Attributes:
-        address: `host:port`.
-
-    Raises:
-        ElasticError: `host` is no address of this machine.
-    """
+    """The store that a worker serves until its process ends, on one `address`. Groups of the worlds whose oldest
+    member it is rendezvous there. Raises `ElasticError`: `host` is no address of this machine."""
 
     def __init__(self, host: str) -> None:
         try:
@@ -155,13 +145,7 @@ class StoreServer:
 class PeerStore(_dist.Store):  # type: ignore[misc]  # of torch, without types
     """A store that another worker serves, or the keys of one group of a generation in it. Its calls may come from
     several threads, and all raise `PeerLost`. It has the calls that gloo and NCCL make; keep it as long as a process
-    group uses it: torch keeps a part of it only.
-
-    Args:
-        channel: to the server.
-        patience: how long to wait for a key, or for an answer.
-        prefix: of the keys.
-    """
+    group uses it: torch keeps a part of it only. `patience`: how long to wait for a key, or for an answer."""
 
     def __init__(self, channel: Channel, patience: timedelta, prefix: str = "") -> None:
         super().__init__()
@@ -172,15 +156,9 @@ class PeerStore(_dist.Store):  # type: ignore[misc]  # of torch, without types
 
     @staticmethod
     def at(meeting: Meeting, timeout_s: float, part: str | None = None) -> PeerStore:
-        """Connect to the store of a meeting.
-
-        Args:
-            timeout_s: to connect; the member that serves the store may hear of the generation late.
-            part: where one group of the generation meets; None: the whole store.
-
-        Raises:
-            PeerLost: nothing answers in time, or it does not prove that it is a member.
-        """
+        """Connect to the store of a meeting; the member that serves it may hear of the generation late. `part`: where
+        one group of the generation meets; None: the whole store. Raises `PeerLost`: nothing answers in time, or it
+        does not prove that it is a member."""
         end, patience = time.monotonic() + timeout_s, timedelta(seconds=timeout_s)
         prefix = "" if part is None else f"generation-{meeting.generation}{part}/"
         while True:

@@ -41,23 +41,15 @@ WEIGHTS_PER_UNIT = 2**30
 
 
 class WorldMonitor(Protocol):
-    """What the commit protocol needs of the runtime."""
+    """What the commit protocol needs of the runtime: see `resize.member.Member`."""
 
-    def check(self, generation: int) -> None:
-        """Raise `Aborted` if the world of `generation` was given up, `Released` if this worker has to end."""
-        ...
+    def check(self, generation: int) -> None: ...
 
-    def fault(self, generation: int, how: str, detail: str) -> None:
-        """Report to the daemon that the world of `generation` does not work."""
-        ...
+    def fault(self, generation: int, how: str, detail: str) -> None: ...
 
-    def ready_for(self) -> int:
-        """The generation that this member could switch to at once, or 0."""
-        ...
+    def ready_for(self) -> int: ...
 
-    def is_ending(self) -> bool:
-        """Whether this process was asked to end (SIGTERM)."""
-        ...
+    def is_ending(self) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -94,17 +86,11 @@ class TrainingWorld:
 
 @dataclass(slots=True)
 class StepOutcome:
-    """What members said in a committed round.
+    """What members said in a committed round."""
 
-    Attributes:
-        agreed: the generation that all members are ready for, or 0.
-        ending: how many members were asked to end.
-        save_due: whether it is time for a checkpoint.
-    """
-
-    agreed: int
-    ending: int
-    save_due: bool
+    agreed: int  #: the generation that all members are ready for, or 0
+    ending: int  #: how many members were asked to end
+    save_due: bool  #: whether it is time for a checkpoint
 
 
 def total_weight(control: torch.Tensor) -> float:
@@ -136,14 +122,8 @@ class StepCommitter:
         self._opening: tuple[Work, torch.Tensor] | None = None  #: the sum of the rows of a round in progress
 
     def open_round(self, row: Sequence[int]) -> None:
-        """Begin a round, or a further pass of one: start to exchange rows with the other members.
-
-        Args:
-            row: this member's; all members' rows are of one length.
-
-        Raises:
-            Aborted: the group has failed.
-        """
+        """Begin a round, or a further pass of one: start to exchange rows, all of one length. Raises `Aborted`: the
+        group has failed."""
         self._opening = None
         if self.world.size > 1:
             table = self._table(row, torch.int64)
@@ -159,12 +139,8 @@ class StepCommitter:
         return table
 
     def meet(self) -> None:
-        """Wait until every member has begun this round, and compare their rows.
-
-        Raises:
-            Aborted: the world failed before.
-            Exception: what `judge_rows` raises.
-        """
+        """Wait until every member has begun this round, and compare their rows. Raises `Aborted`: the world failed
+        before; and what `judge_rows` raises."""
         opening, self._opening = self._opening, None
         if opening is not None:
             work, table = opening
@@ -172,12 +148,8 @@ class StepCommitter:
             self.judge_rows(table.tolist())
 
     def control_vector(self, weight: float, further: Sequence[int] = ()) -> torch.Tensor:
-        """This member's control vector.
-
-        Args:
-            weight: this member's samples or tokens in the round.
-            further: fields of the caller's own, which follow.
-        """
+        """This member's control vector: its samples or tokens in the round, what it says of itself, and `further`
+        fields of the caller's own."""
         # (A tensor is made once: to set an element of one takes as long as all else here.)
         fields, ready = [0] * CONTROL_LENGTH, self._monitor.ready_for()
         fields[WEIGHT] = round(weight * WEIGHTS_PER_UNIT)
@@ -190,11 +162,8 @@ class StepCommitter:
         self._monitor.check(self.world.generation)
 
     def start(self, tensor: torch.Tensor) -> Work:
-        """Start to sum a tensor over members, in place. Every member starts the same ones in the same order.
-
-        Raises:
-            Aborted: the group has failed.
-        """
+        """Start to sum a tensor over members, in place; all start the same ones in the same order. Raises `Aborted`:
+        the group has failed."""
         try:
             return self.world.group.all_reduce(tensor)
         except PeerLost as lost:
@@ -205,32 +174,22 @@ class StepCommitter:
         self.wait(self.start(tensor))
         return tensor
 
-    def finish(
-        self,
-        pending: Sequence[Work],
-        control: torch.Tensor,
-        refuse: Callable[[], None] = lambda: None,
-    ) -> StepOutcome:
-        """Wait for the operations started, sum the control vector, and commit the round.
-
-        Args:
-            pending: what `start` returned.
-            control: this member's `control_vector`.
-            refuse: called with all sums made, before the commit; may raise, and then does on every member.
-
-        Raises:
-            Aborted: the world failed before; nothing is committed here.
-        """
-        self.sum_pass(pending, control, refuse)
-        return self.commit(control)
-
     def sum_pass(
         self,
         pending: Sequence[Work],
         control: torch.Tensor,
         refuse: Callable[[], None] = lambda: None,
     ) -> None:
-        """Like `finish`, for sums that are not the last ones of their round: nothing is committed."""
+        """Wait for the operations started, and sum the control vector. Nothing is committed yet.
+
+        Args:
+            pending: what `start` returned.
+            control: this member's `control_vector`.
+            refuse: called with all sums made; may raise, and then does on every member.
+
+        Raises:
+            Aborted: the world has failed.
+        """
         self.meet()
         # With several processes a node the control vector follows when the sums are complete: else some processes of
         # a node would commit a round that the others miss more often.
@@ -261,12 +220,8 @@ class StepCommitter:
         return StepOutcome(agreed, fields[ENDING], bool(fields[SAVE_DUE]))
 
     def wait(self, operation: Work) -> None:
-        """Wait for an operation while checking that the world still stands; report peers that stall.
-
-        Raises:
-            Aborted: the world was given up, or a peer is lost.
-            Released: this worker has to end.
-        """
+        """Wait for an operation while checking that the world still stands; report peers that stall. Raises
+        `Aborted`: the world was given up, or a peer is lost; `Released`: this worker has to end."""
         limit = self.stall_timeout_s()
         self.waiting_since = started = time.monotonic()
         report_at = started + limit
@@ -300,11 +255,8 @@ class StepCommitter:
         return statistics.median(self._step_times) if self._step_times else 0.0
 
     def stall_timeout_s(self) -> float:
-        """How long to wait for peers before a stall is reported.
-
-        The daemon then gives them 2 s to check in. Waiting begins up to a step after a peer froze; so a frozen peer
-        is out of the world within max(5 s, 10 median steps).
-        """
+        """How long to wait for peers before a stall is reported: the daemon then gives them 2 s to check in, so that
+        a frozen one is out within max(5 s, 10 median steps)."""
         return max(2.5, 9 * self.median_step_s() - 2.0)
 
 

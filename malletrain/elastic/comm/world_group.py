@@ -31,15 +31,10 @@ def make_world_group(
     timeout: timedelta,
     carrier: DeviceCarrier | None = None,
 ) -> Group:
-    """Make the group of a world of `nodes` nodes with `local_rank.size` processes each; blocks until all have come.
-
-    Args: as of `gloo_group.make_group`, and
-        carrier: of device tensors. NCCL finds the nodes' topology itself, so its part is flat over all processes.
-
-    Raises:
-        PeerLost: not all peers came within `timeout`, the store is gone, or a peer has another carrier.
-        ElasticError: the device of this process has failed, or its carrier is not that of the first member.
-    """
+    """Make the group of a world of `nodes` nodes with `local_rank.size` processes each, as `gloo_group.make_group`;
+    blocks until all have come. `carrier`: of device tensors; NCCL's part is flat over all processes. Raises
+    `PeerLost`: not all peers came within `timeout`, the store is gone, or a peer has another carrier; `ElasticError`:
+    the device of this process has failed, or its carrier is not that of the first member."""
     group = _host_group(meeting, node, nodes, local_rank, host, timeout)
     try:
         require_one_carrier(group, carrier)
@@ -60,12 +55,8 @@ def make_world_group(
 
 def require_one_carrier(group: Group, carrier: DeviceCarrier | None) -> None:
     """Refuse a group in which some members sum gradients on their devices and others in host memory: their sums would
-    wait for each other for ever. Blocks until all members have called it. The first member's way counts.
-
-    Raises:
-        PeerLost: another member differs from the first, or is lost.
-        ElasticError: this process differs from the first.
-    """
+    wait for each other for ever. Blocks until all members have called it. Raises `ElasticError`: this process differs
+    from the first; `PeerLost`: another one does, or is lost."""
     if group.size == 1:
         return
     table, work = table_of_all(group, [int(carrier is not None)])
@@ -85,20 +76,10 @@ def require_one_carrier(group: Group, carrier: DeviceCarrier | None) -> None:
 
 
 def with_device(group: Group, carrier: DeviceCarrier, host: str, limit: timedelta) -> Group:
-    """Add a device part to the group of processes that were started together; blocks until all have it.
-
-    Rank 0 serves a store for that, and the group tells the others where it is and what it asks for.
-
-    Args:
-        group: of these processes; one that has a device part already is returned as it is.
-        carrier: of device tensors.
-        host: the address at which peers reach this process.
-        limit: how long to wait for the peers.
-
-    Raises:
-        PeerLost: not all came within `limit`.
-        ElasticError: the device of this process has failed.
-    """
+    """Add a device part to the group of processes that were started together; blocks until all have it. Rank 0 serves
+    a store for that on `host`, and the group tells the others where it is and what it asks for. A group that has such
+    a part is returned as it is. Raises `PeerLost`: not all came within `limit`; `ElasticError`: the device of this
+    process has failed."""
     if group.size == 1 or isinstance(group, PairedGroup):
         return group
     server = StoreServer(host) if group.rank == 0 else None

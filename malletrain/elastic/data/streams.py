@@ -21,7 +21,7 @@ from torch.utils.data import default_collate
 from malletrain.elastic.data.random_seeds import kept_random_state, seed_sample
 from malletrain.elastic.data.sampler import Share, mix, part_of
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.gradients.reducer import ExtraReduction, GradientReducer
+from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.state.training_state import Position
 
 
@@ -189,7 +189,7 @@ class StreamBatches:
         self._reducer = reducer
         self._mine: dict[int, tuple[int, bool]] = {}
         self.taken = 0
-        reducer.add_extras(ExtraReduction(1, self._contribute, self._apply))
+        reducer.add_extras(1, self._contribute, self._apply)
 
     def load(self, epoch: int, cursor: int, rank: int, size: int) -> tuple[Share, Any]:
         """Load the part of member `rank` of `size`; see `BatchLoader.load`."""

@@ -18,7 +18,7 @@ import torch
 from malletrain.elastic.data.random_seeds import seed_all
 from malletrain.elastic.data.sampler import Sampler, Share, mix, part_of
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.gradients.reducer import ExtraReduction, GradientReducer
+from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.state.buffer_copies import BufferCopies
 
 
@@ -69,7 +69,7 @@ class VirtualShards:
         self._changes: list[torch.Tensor] = []
         self._batch = 1
         self._in_shard = False
-        reducer.add_extras(ExtraReduction(len(self._places), self._contribute, self._apply))
+        reducer.add_extras(len(self._places), self._contribute, self._apply)
 
     def parts(self, sampler: Sampler, epoch: int, cursor: int, rank: int, size: int) -> list[tuple[int, Share]]:
         """The shards of one worker by number: contiguous, one more for lower ranks, without empty ones. A worker that

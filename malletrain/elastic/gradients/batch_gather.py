@@ -25,25 +25,18 @@ from malletrain.elastic.gradients.reducer import GradientReducer
 
 
 class BatchGather:
-    """Gathers rows over the members of one session, within a step.
-
-    Args:
-        committer: sums over members.
-        reducer: of the step.
-        open_round: called with the number of the gathering in this step before anything of it is summed: members that
-            do something else then are found out.
-        open_count: likewise, for counts.
-        mean: whether the script's loss is a mean over its samples (else a sum).
-    """
+    """Gathers rows over the members of one session, within a step. `open_round`, `open_count`: called with the number
+    of the gathering, or of the count, in this step before anything of it is summed: members that do something else
+    then are found out. `mean`: whether the script's loss is a mean over its samples (else a sum)."""
 
     def __init__(
         self,
         committer: StepCommitter,
         reducer: GradientReducer,
         open_round: Callable[[int], None],
-        open_count: Callable[[int], None] = lambda _: None,
+        open_count: Callable[[int], None],
         *,
-        mean: bool = True,
+        mean: bool,
     ) -> None:
         self._mean = mean
         self._committer = committer

@@ -48,12 +48,8 @@ class LearningRate:
             raise ElasticError(f"LearningRate: warm_up must be a number of samples, not {self.warm_up!r}")
 
     def gain(self, batch: int, reference: int, noise: float | None) -> float:
-        """The factor after the warm-up.
-
-        Args:
-            noise: the gradient noise scale in samples, or None if it is not known; adascale then gives 1, which is
-                safe.
-        """
+        """The factor after the warm-up. `noise`: the gradient noise scale in samples; where it is not known, adascale
+        gives 1, which is safe."""
         ratio = batch / reference
         if self.rule == "linear":
             return ratio
@@ -65,13 +61,8 @@ class LearningRate:
 
 
 class LearningRateScaling:
-    """Scales the learning rates of one session; part of the training state.
-
-    Args:
-        rule: how rates follow the batch.
-        reference: the batch that the script's rates were tuned for.
-        noise: returns the gradient noise scale in samples, or None if it is not known.
-    """
+    """Scales the learning rates of one session, which were tuned for the batch `reference`; part of the training
+    state. `noise`: returns the gradient noise scale in samples, or None if it is not known."""
 
     def __init__(self, rule: LearningRate, reference: int, noise: Callable[[], float | None]) -> None:
         self._rule = rule
@@ -144,12 +135,9 @@ class LearningRateScaling:
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "batch": self._batch,
-            "samples": self._samples,
-            "from": self._from,
-            "since": self._since,
+            "batch": self._batch, "samples": self._samples, "from": self._from, "since": self._since,
             "progress": self._progress,
-        }
+        }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._batch, self._samples = int(state["batch"]), int(state["samples"])

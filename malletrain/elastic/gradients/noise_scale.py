@@ -29,11 +29,7 @@ MIN_MEASUREMENTS = 8
 
 
 class NoiseScale:
-    """The estimate of one session. It is part of the training state, so all members have the same one.
-
-    Args:
-        every: distance between two measured steps.
-    """
+    """The estimate of one session. It is part of the training state, so all members have the same one."""
 
     def __init__(self, every: int = STEPS_BETWEEN_MEASUREMENTS) -> None:
         self.every = every
@@ -66,12 +62,8 @@ class NoiseScale:
         self._local.append(_square(flat))
 
     def contribution(self, factor: float, weight: float) -> torch.Tensor:
-        """This member's row to be summed: |g_i|^2, 1 / w_i, and 1; zeros if it has no samples.
-
-        Args:
-            factor: what its gradient, a mean over its samples, was multiplied by.
-            weight: its samples or tokens.
-        """
+        """This member's row to be summed: |g_i|^2, 1 / w_i, and 1; zeros if it has no samples. `factor`: what its
+        gradient, a mean over its samples, was multiplied by. `weight`: its samples or tokens."""
         row = torch.zeros(3, dtype=torch.float64)
         if weight and factor:
             row[0], row[1], row[2] = _read_sum(self._local) / factor**2, 1.0 / weight, 1.0

@@ -18,14 +18,8 @@ from typing import Any
 
 import torch
 
-from malletrain.elastic.comm.background import Background
 from malletrain.elastic.comm.group import Work
-from malletrain.elastic.comm.step_commit import (
-    CONTROL_LENGTH,
-    StepCommitter,
-    StepOutcome,
-    total_weight,
-)
+from malletrain.elastic.comm.step_commit import CONTROL_LENGTH, StepCommitter, StepOutcome, total_weight
 from malletrain.elastic.errors import Aborted, ElasticError, StepRepeated, StepTried
 from malletrain.elastic.gradients import finiteness
 from malletrain.elastic.gradients.finiteness import LateRead, all_finite, are_finite, is_finite, largest
@@ -34,21 +28,6 @@ from malletrain.elastic.gradients.size_trial import SizeTrial
 
 FIRST_BUCKET_BYTES = 1024 * 1024
 BUCKET_BYTES = 25 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class ExtraReduction:
-    """Tensors to sum beside the gradients of each step.
-
-    Attributes:
-        count: how many there are.
-        contribute: called after backward; returns this member's `count` tensors.
-        apply: called with their sums before the step is committed.
-    """
-
-    count: int
-    contribute: Callable[[], list[torch.Tensor]]
-    apply: Callable[[list[torch.Tensor]], None]
 
 
 class GradientPhase(Enum):
@@ -75,28 +54,22 @@ class GradientReducer:
 
     Args:
         parameters: name and parameter, in the model's order; those that require gradients.
-        committer: sums over members and commits steps.
         mean: whether the script's loss is a mean over its samples (else a sum).
         step: returns the number of the step in progress, the same on every member.
         noise: gets the norms that it needs, in the steps that it measures.
 
     Attributes:
         must_be_finite: whether gradients that are nan or infinite are an error.
-        own_ns_per_sample: nanoseconds of this member's own work for a sample in the last step; set by the caller.
-        ns_per_sample: what each member reported in the last round, by rank; empty if that was in another world.
-        parameters: those whose gradients are summed.
-        covered: the ids of these.
+        own_ns_per_sample: of this member's own work in the last step; set by the caller.
+        ns_per_sample: what each member reported in the last round, by rank.
+        covered: the ids of `parameters`, whose gradients are summed.
         accumulating: whether backward only accumulates gradients (DistributedDataParallel's `no_sync`).
-        phase: of the step in progress.
-        adapting: whether the script trains copies of the model now, in an inner loop: a backward pass that reaches
-            the model itself is an error.
+        adapting: whether the script trains copies of the model now: a backward that reaches the model is an error.
         open_pass: called with the number of a backward pass before anything of it is summed.
         first_arrived: called with the parameter of a step's first gradient, which has been added to its `grad`; not
             in steps of several passes.
         on_abort: where it is set, `backward` returns in an aborted round as in any other, with gradients of zero,
-            and this is called as it does; `aborted` says so until the next step.
-        aborted: why the round under way is void, where `on_abort` is set.
-        trial: where gradients of one step in two worlds are compared.
+            and this is called as it does; `aborted` says why until the next step.
     """
 
     def __init__(
@@ -116,7 +89,6 @@ class GradientReducer:
         self._scales = False
         self._hooks: list[Any] = []
         self._flats: list[torch.Tensor] | None = None  #: the buffers that are summed, one a bucket
-        self._replacing: tuple[Background, list[torch.Tensor]] | None = None  #: what allocates others, and into what
         self.lay_out(parameters)
         self._armed = False
         self._running = False
@@ -128,7 +100,7 @@ class GradientReducer:
         self._launched = 0
         self._pending: list[Work] = []
         self._scale: float | None = None
-        self._extras: list[ExtraReduction] = []
+        self._extras: list[tuple[int, Callable[[], list[torch.Tensor]], Callable[[list[torch.Tensor]], None]]] = []
         self._noise = noise
         self._measured = False
         self._step = step
@@ -158,7 +130,7 @@ class GradientReducer:
         self._devices = list({bucket.device for bucket in self._buckets})
         #: The number of each parameter's bucket.
         self._home = {index: number for number, bucket in enumerate(self._buckets) for index in bucket.members}
-        self._flats = self._replacing = None
+        self._flats = None
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._hook(index))
             for index, parameter in enumerate(self.parameters)
@@ -172,25 +144,13 @@ class GradientReducer:
         return self._passes - self._pass
 
     def arm(self, weight: float, batch: int, on_commit: Callable[[StepOutcome], None], passes: int = 1) -> None:
-        """Begin a step: reduce gradients in the next backward passes that do not only accumulate
-        (`accumulating`).
-
-        Args:
-            weight: this member's samples or tokens.
-            batch: samples of all members.
-            on_commit: called when the step is committed, before the last backward returns.
-            passes: how many backward passes the step has.
-        """
+        """Begin a step of so many backward passes, in which this member has `weight` samples or tokens in a `batch`
+        of all. `on_commit`: called when the step is committed, before the last backward returns."""
         self._weight, self._batch, self._on_commit = weight, batch, on_commit
         self._armed, self._running, self.accumulating = True, False, False
         self._passes, self._pass = passes, 0
         self._closed, self.phase = False, GradientPhase.NONE
         self.aborted, self._clears = None, False
-
-    def allocate_buffers(self) -> None:
-        """Allocate the buffers and touch their pages, so that peers do not wait for it in the first step with them.
-        May be called in any thread while this worker is alone."""
-        self._flats = self._flats or self._empty_flats(torch.zeros)
 
     def disarm(self) -> None:
         """End a step: backward works as without a session again."""
@@ -198,38 +158,32 @@ class GradientReducer:
         self._scale = None
 
     def scale_gradients(self, factor: float | None) -> None:
-        """Multiply the gradients of each following backward by `factor` before they are accumulated; with None, the
-        accumulated gradients are weighted instead, as usual."""
+        """Multiply gradients by `factor` before they are accumulated; None: weight accumulated ones, as usual."""
         if not self._scales:
             self._scales = True
             self._hooks += [parameter.register_hook(self._scaled) for parameter in self.parameters]
         self._scale = factor
 
-    def add_extras(self, extras: ExtraReduction) -> None:
-        """Sum further tensors with each step."""
-        self._extras.append(extras)
+    def add_extras(
+        self, count: int, contribute: Callable[[], list[torch.Tensor]], apply: Callable[[list[torch.Tensor]], None]
+    ) -> None:
+        """Sum `count` further tensors with each step: those that `contribute` returns after backward. `apply` is then
+        called with their sums, before the commit."""
+        self._extras.append((count, contribute, apply))
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """A context manager around what may find out that the round is void: with `on_abort`, it keeps the exception
-        in `aborted` instead of raising it."""
+        """Around what may find out that the round is void: with `on_abort`, keeps the exception in `aborted`."""
         try:
             yield
         except (Aborted, StepRepeated) as error:
-            self._hold_back(error)
-
-    def _hold_back(self, error: Aborted | StepRepeated) -> None:
-        if self.on_abort is None:
-            raise error
-        self.aborted = error
+            if self.on_abort is None:
+                raise
+            self.aborted = error
 
     def settle(self) -> None:
-        """Wait until the gradients of all steps so far are known to be finite. Call it before the training state is
-        saved or sent: a worker that trains alone on a device does not wait in each step.
-
-        Raises:
-            ElasticError: those of a step were not.
-        """
+        """Wait until the gradients of all steps so far are known to be finite: a worker that trains alone on a device
+        does not wait in each step. Call it before the training state is saved or sent. Raises `ElasticError`."""
         unread, self._unread = self._unread, None
         if unread is not None:
             step, names, norms = unread
@@ -239,15 +193,11 @@ class GradientReducer:
 
     def reset_after_abort(self) -> None:
         """Discard the gradients of an aborted round. Operations in progress may still write to its buffers, so these
-        are not used again: others are allocated while the world recovers, since touching new memory takes long."""
-        if self._flats is not None:
-            self._flats, others = None, list[torch.Tensor]()
-            self._replacing = Background(lambda: others.extend(self._empty_flats(torch.zeros)), "buffers"), others
+        are not used again."""
+        self._flats = None
         self.disarm()
         for parameter in self.parameters:
             parameter.grad = None
-
-    # --- inside -----------------------------------------------------------------------------------------------
 
     def _lay_out(self) -> list[_Bucket]:
         buckets: list[_Bucket] = []
@@ -293,10 +243,8 @@ class GradientReducer:
                     self.first_arrived(parameter)
                 self.phase = GradientPhase.LOCAL
                 if not self.accumulating:
-                    try:
+                    with self.holding():
                         self._arrived(index)
-                    except (Aborted, StepRepeated) as error:
-                        self._hold_back(error)
                     self._clear_later()
             elif self._closed:
                 raise ElasticError(self._called_again())
@@ -315,10 +263,9 @@ class GradientReducer:
         if self.aborted is None:
             return
         self._running = self._clears = False
-        for index in range(len(self.parameters)):
-            gradient = self.parameters[index].grad
-            if gradient is not None:
-                gradient.zero_()
+        for parameter in self.parameters:
+            if parameter.grad is not None:
+                parameter.grad.zero_()
         self.phase = GradientPhase.SUMMED
         if self.on_abort is not None:
             self.on_abort()
@@ -353,18 +300,6 @@ class GradientReducer:
         while self._launched < len(self._buckets) and self._buckets[self._launched].missing == 0:
             self._launch()
 
-    def _empty_flats(self, make: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
-        return [make(bucket.length, dtype=bucket.dtype, device=bucket.device) for bucket in self._buckets]
-
-    def _find_flats(self) -> list[torch.Tensor]:
-        """Buffers for the first round, or in the place of those that an aborted round lost."""
-        if self._replacing is None:
-            return self._empty_flats(torch.empty)
-        (allocating, others), self._replacing = self._replacing, None
-        while not allocating.is_over(60.0):
-            pass
-        return others or self._empty_flats(torch.empty)  # those of the aborted round may have left no room
-
     def _begin(self) -> None:
         self._running = True
         self._committer.check()
@@ -379,7 +314,7 @@ class GradientReducer:
             bucket.missing = len(bucket.members)
             self._check_place(bucket)
         if not self._alone and self._flats is None:
-            self._flats = self._find_flats()
+            self._flats = [torch.empty(each.length, dtype=each.dtype, device=each.device) for each in self._buckets]
         if not self._alone:
             self.open_pass(self._pass)
         engine: Any = torch.autograd.Variable._execution_engine
@@ -427,10 +362,8 @@ class GradientReducer:
         """After backward: reduce the remaining buckets, wait, and copy the sums into the gradients."""
         if not self._running or self.aborted is not None:
             return
-        try:
+        with self.holding():
             self._reduce_rest()
-        except (Aborted, StepRepeated) as error:
-            self._hold_back(error)
         self._clear()
 
     def _reduce_rest(self) -> None:
@@ -440,8 +373,8 @@ class GradientReducer:
         if self._alone:
             self._look_alone()
             self.ns_per_sample = [self.own_ns_per_sample]
-            for each in self._extras:
-                each.apply(each.contribute())
+            for _, contribute, apply in self._extras:
+                apply(contribute())
             if self._noise is not None:
                 share = 1.0 if self._mean else 1.0 / max(1.0, self._weight)
                 gradients = [parameter.grad for parameter in self.parameters]
@@ -461,20 +394,18 @@ class GradientReducer:
         while self._launched < len(self._buckets):
             self._launch()
         control = self._control_vector()
-        extras = [tensor for each in self._extras for tensor in each.contribute()]
+        extras = [tensor for _, contribute, _ in self._extras for tensor in contribute()]
         if self._noise is not None and self._measured:
             factor = float(self._weight) / (self._batch if self._mean else 1)
             extras.append(self._noise.contribution(factor, self._weight))
         self._pending += [self._committer.start(each) for each in extras]
         sums = [*self._sent, *extras, control]
-        if not last:
-            self._committer.sum_pass(self._pending, control, self._refuse_bad)
-            self._apply_sums(sums)
-            return
-        outcome = self._committer.finish(self._pending, control, self._refuse_bad)
-        self.ns_per_sample = control[CONTROL_LENGTH + len(self.parameters) :].tolist()
+        self._committer.sum_pass(self._pending, control, self._refuse_bad)
+        outcome = self._committer.commit(control) if last else None
         self._apply_sums(sums)
-        self._commit(outcome)
+        if outcome is not None:
+            self.ns_per_sample = control[CONTROL_LENGTH + len(self.parameters) :].tolist()
+            self._commit(outcome)
 
     def _control_vector(self) -> torch.Tensor:
         """This member's control vector; further fields say which parameters have gradients, and how fast it was."""
@@ -484,9 +415,9 @@ class GradientReducer:
         speeds[group.rank] = self.own_ns_per_sample
         return self._committer.control_vector(self._weight, [*used, *speeds])
 
-    def _refuse_sparse(self, members: Iterable[int] | None = None) -> None:
-        """Raise if one of these parameters, by default any, has a gradient that cannot be summed."""
-        for index in range(len(self.parameters)) if members is None else members:
+    def _refuse_sparse(self, members: Iterable[int]) -> None:
+        """Raise if one of these parameters has a gradient that cannot be summed."""
+        for index in members:
             gradient = self.parameters[index].grad
             if gradient is not None and gradient.is_sparse:
                 raise ElasticError(f"{self._names[index]}: sparse gradients cannot be summed: use sparse=False")
@@ -495,7 +426,7 @@ class GradientReducer:
         """Look at the gradients of this worker, which trains alone."""
         gradients = [gradient for each in self.parameters if (gradient := each.grad) is not None]
         if True in [each.is_sparse for each in gradients]:
-            self._refuse_sparse()
+            self._refuse_sparse(range(len(self.parameters)))
         if not self.must_be_finite or not self._weight:
             return
         for device in self._devices:
@@ -513,8 +444,7 @@ class GradientReducer:
         return self._committer.world.worker_of(self._committer.world.rank)
 
     def _refuse_bad(self) -> None:
-        """Raise if sums of gradients are not finite. They are the same on all members, so all raise, and none commits
-        the step."""
+        """Raise if sums of gradients are not finite: all members have the same ones, and none commits the step."""
         if not self.must_be_finite or are_finite(self._sent):
             return
         world, own = self._committer.world, [each.grad for each in self.parameters if each.grad is not None]
@@ -526,8 +456,7 @@ class GradientReducer:
         raise _not_finite(self._step(), who, self._first_bad())
 
     def _first_bad(self) -> str:
-        """The first parameter whose gradient is not finite; of several members', in the sums, which all of them have
-        by now."""
+        """The first parameter whose gradient is not finite, or whose sum where there are several members."""
         found = [(index, each.grad) for index, each in enumerate(self.parameters) if each.grad is not None]
         if not self._alone:
             found = [
@@ -545,9 +474,9 @@ class GradientReducer:
         if self._mean and self._scale is None:
             factor = self._batch / total if total else 0.0
         extras = sums[len(self._buckets) : -1]
-        for each in self._extras:
-            each.apply(extras[: each.count])
-            extras = extras[each.count :]
+        for count, _, apply in self._extras:
+            apply(extras[:count])
+            extras = extras[count:]
         if self._noise is not None and self._measured:
             self._noise.apply_sums(extras[0], sums[: len(self._buckets)], total, self._batch, self._mean)
         for bucket, flat in zip(self._buckets, sums, strict=False):
@@ -589,8 +518,8 @@ def _place_of(dtype: torch.dtype, device: torch.device) -> str:
 
 
 def fill(parts: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], factor: float) -> None:
-    """Write gradients times `factor` into the parts of a bucket. Those on a device, where one kernel serves all of
-    them, may be multiplied in place: the sums replace them."""
+    """Write gradients times `factor` into the parts of a bucket; those on a device, where one kernel serves all, may
+    be multiplied in place."""
     if parts and finiteness.runs_ahead(parts[0].device):
         if factor != 1.0:
             torch._foreach_mul_(list(gradients), factor)

@@ -16,18 +16,14 @@ NEGLIGIBLE = 1e-3
 
 
 class SizeTrial:
-    """Gradients of one step in two worlds.
-
-    Attributes:
-        world: the generation whose next step is to be held and repeated; None for no step.
-        held: the step, its batch, and its gradients by name, until they are compared.
-        found: called on each member that made the step in both worlds, with how they differ ("": they do not).
-    """
+    """Gradients of one step in two worlds. `found`: called on each member that made it in both, with how they differ
+    ("": they do not)."""
 
     def __init__(self) -> None:
-        self.world: int | None = None
+        self.world: int | None = None  #: the generation whose next step is to be held and repeated
         self._tried_for = 0
         self.found: Callable[[str], None] = lambda _: None
+        #: The step, its batch, and its gradients by name, until they are compared.
         self.held: tuple[int, int, dict[str, torch.Tensor]] | None = None
 
     def begins(self, world: int, following: int) -> bool:

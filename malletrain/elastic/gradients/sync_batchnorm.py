@@ -15,7 +15,7 @@ from torch import nn
 
 from malletrain.elastic.comm.step_commit import StepCommitter
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.gradients.reducer import ExtraReduction, GradientReducer
+from malletrain.elastic.gradients.reducer import GradientReducer
 
 
 class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
@@ -55,14 +55,8 @@ def sync_batchnorm(model: nn.Module) -> nn.Module:
 
 
 class SyncBatchNormLayers:
-    """The SyncBatchNorm layers of one session.
-
-    Args:
-        layers: in the model's order.
-        committer: sums over members.
-        reducer: sums the statistics for the running averages beside the gradients.
-        mean: whether the script's loss is a mean over samples.
-    """
+    """The SyncBatchNorm layers of one session, in the model's order. `mean`: whether the script's loss is a mean over
+    samples."""
 
     def __init__(
         self, layers: list[SyncBatchNorm], committer: StepCommitter, reducer: GradientReducer, mean: bool
@@ -78,7 +72,7 @@ class SyncBatchNormLayers:
         self._called: set[int] = set()
         for layer in layers:
             layer.group = self
-        reducer.add_extras(ExtraReduction(1, self._contribute, self._apply))
+        reducer.add_extras(1, self._contribute, self._apply)
 
     def begin(self, weight: float, batch: int, samples: int) -> None:
         """Begin a step in which this member has `weight` of `batch` samples or tokens, in `samples` samples."""

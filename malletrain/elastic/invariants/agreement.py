@@ -46,15 +46,9 @@ _CALLS = ("", "step", "evaluate", "agree", "finish", "gather", "mean")
 
 
 class Agreement:
-    """One member's rows, which `committer` exchanges, and its judgement of everybody's.
-
-    Args:
-        layout: a digest of what is trained, if the script has changed that since the last step; else 0.
-        plain: what the script keeps in `s.state`, learning rates and the like, by name.
-
-    Attributes:
-        digest_due: whether all parameters are compared in the next step.
-    """
+    """One member's rows, which `committer` exchanges, and its judgement of everybody's. `layout`: a digest of what is
+    trained, if the script has changed that since the last step; else 0. `plain`: what the script keeps in `s.state`,
+    learning rates and the like, by name. `digest_due`: whether all parameters are compared in the next step."""
 
     def __init__(
         self,

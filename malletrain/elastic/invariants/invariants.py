@@ -35,14 +35,9 @@ MAX_PARAMETERS = 4
 
 
 class Invariants:
-    """The invariants of one session.
-
-    Args:
-        shared: the values of `Session.state`.
-        in_step: returns whether `with s.step()` is being executed.
-        order: returns an epoch's order of samples, and where its batches end, where the script has one of its own.
-        dataset: returns a digest of what the script has made of its data set.
-    """
+    """The invariants of one session. `in_step`: returns whether `with s.step()` is being executed. `order`: returns
+    an epoch's order of samples, and where its batches end, where the script has one of its own. `dataset`: returns a
+    digest of what the script has made of its data set."""
 
     def __init__(
         self,

@@ -35,9 +35,7 @@ UNHEARD_S = 5.0
 
 
 class WorkerLifecycle:
-    """Drives one worker from step to step. `in_pilot`: whether a daemon decides when it leaves. `last_commit`:
-    monotonic time of the last committed step. `step_began`: monotonic time at which the step under way began; None
-    between steps, and once it is committed."""
+    """Drives one worker from step to step. `in_pilot`: whether a daemon decides when it leaves."""
 
     def __init__(
         self,
@@ -63,7 +61,7 @@ class WorkerLifecycle:
         self._gives_up = False  #: a long step, and the world with it
         self._others_stay = False  #: by what members said when this one had said that it ends
         self.last_commit = time.monotonic()
-        self.step_began: float | None = None
+        self.step_began: float | None = None  #: the step under way; None between steps, and once it is committed
 
     def begin(self) -> None:
         """Begin to train in the first world."""
@@ -106,21 +104,15 @@ class WorkerLifecycle:
                 self._must_recover = True
 
     def sum(self, table: torch.Tensor, kind: RoundKind, place: int = 0) -> torch.Tensor | None:
-        """Sum a table over members in a commit round of its own. Returns None when the round was aborted.
-
-        Args:
-            kind: what the round is for; every member must make one of the same kind.
-            place: which of its kind, at this step.
-
-        Raises:
-            ElasticError: another member makes another round.
-        """
+        """Sum a table over members in a commit round of its own, which is number `place` of its kind at this step.
+        Returns None when it was aborted. Raises `ElasticError`: another member makes another round."""
         try:
             control = self._committer.control_vector(1)
             self._agreement.open(kind, place)
             self._committer.meet()
             started = [] if self._committer.world.size == 1 else [self._committer.start(table)]
-            self.committed(self._committer.finish(started, control))
+            self._committer.sum_pass(started, control)
+            self.committed(self._committer.commit(control))
             return table
         except Aborted:
             self._must_recover = True
@@ -166,8 +158,6 @@ class WorkerLifecycle:
         if self._is_long(self.step_began):
             self._gives_up = True
             raise Aborted(f"{name} in the middle of a long step")
-
-    # --- inside -----------------------------------------------------------------------------------------------
 
     def _is_long(self, began: float | None) -> bool:
         """Whether a step that began at `began` is to be abandoned. With several processes a node it never is, because

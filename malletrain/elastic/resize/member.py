@@ -32,17 +32,6 @@ class Member:
         host: the address at which peers reach this machine.
         local_leader: connects the other processes of the node; at the first one only.
         record: gets the messages of a process outside a pilot; None where they are dropped.
-
-    Attributes:
-        link: to the daemon, or to the process of this node that has one; None outside a pilot, and before it is open.
-        committer: makes the commit rounds of this member, and holds its present world.
-        broken: the highest generation that has failed at this member.
-        released: whether this process is about to end.
-        finishing: whether this worker is in its last commit round.
-        ending: name of the signal that asked this process to end, or "".
-        said_ending: whether the others were told so in the last round, or as the present world began.
-        follows: whether its world begins the next session of the script: without a state, as a newcomer's.
-        passes: whether it passes over a session that is over: it is in no world meanwhile.
     """
 
     def __init__(
@@ -62,15 +51,16 @@ class Member:
         self._state = state
         self._record = record
         self._end_script = end_script
-        self.link: Link | Follower | None = None
-        self.committer = StepCommitter(self)
+        self.link: Link | Follower | None = None  #: None outside a pilot, and before it is open
+        self.committer = StepCommitter(self)  #: holds the present world
         self.pending_groups = PendingGroups(lambda generation, why: self.fault(generation, "build", why))
-        self.broken = 0
-        self.released = False
-        self.finishing = False
-        self.ending = ""
-        self.said_ending = False
-        self.follows = self.passes = False
+        self.broken = 0  #: the highest generation that has failed at this member
+        self.released = False  #: whether this process is about to end
+        self.finishing = False  #: whether this worker is in its last commit round
+        self.ending = ""  #: name of the signal that asked this process to end
+        self.said_ending = False  #: whether the others were told so in the last round, or as the present world began
+        self.follows = False  #: whether its world begins the next session of the script: without a state
+        self.passes = False  #: whether it passes over a session that is over: it is in no world meanwhile
 
     def say(self, message: messages.Message) -> None:
         """Queue a message to the daemon, or write it to the record. Does not block training."""
@@ -92,13 +82,8 @@ class Member:
     # --- step_commit.WorldMonitor ---------------------------------------------------------------------------------
 
     def check(self, generation: int) -> None:
-        """Raise if the world of `generation` must not go on.
-
-        Raises:
-            Aborted: an urgent plan replaces it.
-            JobOver: the job is over and this worker is in its last round.
-            Released: the daemon ends this worker.
-        """
+        """Raise if the world of `generation` must not go on. Raises `Aborted`: an urgent plan replaces it;
+        `Released`: the daemon ends this worker; `JobOver`: likewise, in its last round."""
         link = self.link
         if link is None:
             return
@@ -138,16 +123,12 @@ class Member:
     # --- ends -------------------------------------------------------------------------------------------------
 
     def leave(self, generation: int, saved: str | None, reason: str = "", unsaved: str = "") -> NoReturn:
-        """Report that this worker is out, and end the process.
+        """Report that this worker is out, and end the process. Raises `Released`: always.
 
         Args:
             generation: whose plan has no seat for this worker; 0 where it leaves for another reason.
-            saved: where it has saved the state, if it has.
-            reason: why, where neither the daemon nor a signal has asked it to.
-            unsaved: why the state could not be saved, if it was to be.
-
-        Raises:
-            Released: always.
+            saved, unsaved: where it has saved the state, or why it could not.
+            reason: why it leaves, where neither the daemon nor a signal has asked it to.
         """
         link = self.need_link()
         if self.local_leader is not None:

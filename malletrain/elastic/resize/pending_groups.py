@@ -99,16 +99,8 @@ class PendingGroups:
         return self._plans[generation]
 
     def group(self, plan: messages.Plan, make: MakeGroup, check: Callable[[], None]) -> Group | None:
-        """Wait for the group of `plan`. Returns None when it was given up.
-
-        Args:
-            plan: to be entered.
-            make: makes the group, unless that has begun already.
-            check: called while nothing happens; may raise.
-
-        Raises:
-            PeerLost: it cannot be made.
-        """
+        """Wait for the group of `plan`, which `make` makes unless that has begun; None when it was given up. `check`:
+        called while nothing happens; may raise. Raises `PeerLost`: it cannot be made."""
         with self._lock:
             build = self._build(plan, make)
         while not build.work.wait(POLL_INTERVAL_S):

@@ -37,7 +37,7 @@ VOTE_POLL_S = 0.1
 
 
 class VoteStore(Protocol):
-    """The store of a member. Every call raises `PeerLost` when the member does not answer."""
+    """The store of a member, its own or another's, which raises `PeerLost` when that does not answer."""
 
     def put(self, key: str, text: str) -> None: ...
 

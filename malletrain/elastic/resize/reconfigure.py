@@ -59,16 +59,8 @@ FORGONE = "this worker has said meanwhile that it is in no world"
 
 
 class Reconfigurer:
-    """Takes one worker from world to world. Implements `LinkHandler`, the callbacks of the link.
-
-    Args, beside the parts of the session:
-        entered: called when training begins in a world.
-        prepare: called on the builder thread of the first group with peers, to allocate what its first step needs.
-        top_up: submits more held tasks.
-        store_server: of this worker, if it serves one.
-        carrier: of tensors on the model's device; None where the host's carries all.
-        tries: see `SizeTrial.begins`.
-    """
+    """Takes one worker from world to world. Implements `LinkHandler`, the callbacks of the link. `entered`: called
+    when training begins in a world. `top_up`: submits more held tasks. `tries`: see `SizeTrial.begins`."""
 
     def __init__(
         self,
@@ -79,11 +71,10 @@ class Reconfigurer:
         reports: Reports,
         *,
         entered: Callable[[], None],
-        prepare: Callable[[], None],
         top_up: Callable[[int], None],
         store_server: StoreServer | None,
-        carrier: DeviceCarrier | None = None,
-        tries: Callable[[int, int], bool] = lambda _world, _following: False,
+        carrier: DeviceCarrier | None,
+        tries: Callable[[int, int], bool],
     ) -> None:
         self._member = member
         self._carrier = carrier
@@ -94,7 +85,6 @@ class Reconfigurer:
         self._checkpointing = checkpointing
         self._reports = reports
         self._entered = entered
-        self._prepare = prepare
         self.on_top_up = top_up
         self._store_server = store_server
         self._tries = tries
@@ -126,17 +116,10 @@ class Reconfigurer:
                 "it is older than this release of malletrain. Have it upgraded, or install its release for this job"
             )
         node = [seat.worker for seat in plan.members].index(member.worker)
-        if len(plan.members) > 1 and self._committer.world.size == 1:
-            self._prepare()
         self.recovery.compare(plan)
+        nodes = len(plan.members)
         return make_world_group(
-            Meeting.of(plan),
-            node,
-            len(plan.members),
-            member.local_rank,
-            member.host,
-            BUILD_PATIENCE,
-            self._carrier,
+            Meeting.of(plan), node, nodes, member.local_rank, member.host, BUILD_PATIENCE, self._carrier
         )
 
     # --- 3. members vote at each step boundary ----------------------------------------------------------------
@@ -407,21 +390,15 @@ class Reconfigurer:
     def while_away(self) -> messages.Plan | None:
         """While the daemon is unreachable: the plan of a quorum, if this world has failed and one is reached."""
         member, world, bound = self._member, self._committer.world, self._bound
-        if (
-            not self._state.has_state
-            or world.nodes < 2
-            or bound is None
-            or self._store_server is None
-            or member.link is None
-        ):
+        link, store = member.link, self._store_server
+        if not self._state.has_state or world.nodes < 2 or bound is None or store is None or link is None:
             return None
-        seen = max(bound.generation, member.link.plan.generation if member.link.plan else 0)
+        seen = max(bound.generation, link.plan.generation if link.plan else 0)
         vote = Vote(member.worker, world.generation, seen)
         quorum = Quorum(bound.generation, bound.members, world.workers, vote, bound.secret)
-        if member.broken < bound.generation and not quorum.called(self._store_server):
+        if member.broken < bound.generation and not quorum.called(store):
             return None
         log.info("the daemon is away and generation %d is broken: the members meet", bound.generation)
         return quorum.hold(
-            self._store_server,
-            lambda address: PeerStore.at(Meeting(address, bound.generation, bound.secret), STORE_TIMEOUT_S),
+            store, lambda address: PeerStore.at(Meeting(address, bound.generation, bound.secret), STORE_TIMEOUT_S)
         )

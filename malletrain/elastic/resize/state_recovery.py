@@ -44,23 +44,14 @@ class MemberState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPlan:
-    """Ranks by what they need, each list in order.
+    """Ranks by what they need, each list in order. A node of which some process lacks the state counts as one without
+    it."""
 
-    A node of which some process lacks the state counts as one without it.
-
-    Attributes:
-        donors: hold the newest state.
-        fresh: hold no state.
-        leaving: nodes that have missed a round, or whose processes are in two rounds.
-        newest: the round of the donors; -1 in a world that begins.
-        local_size: processes a node.
-    """
-
-    donors: list[int]
-    fresh: list[int]
-    leaving: set[int]
-    newest: int
-    local_size: int
+    donors: list[int]  #: hold the newest state
+    fresh: list[int]  #: hold no state
+    leaving: set[int]  #: nodes that have missed a round, or whose processes are in two rounds
+    newest: int  #: the round of the donors; -1 in a world that begins
+    local_size: int  #: processes a node
 
     def receivers(self) -> dict[int, list[int]]:
         """The state's way through the world: the ranks to which each rank sends. Every fresh rank receives once, from
@@ -97,17 +88,8 @@ def plan_recovery(states: Sequence[MemberState], local_size: int) -> RecoveryPla
 
 
 class StateRecovery:
-    """One member's part in state recoveries.
-
-    Args:
-        load: restores the newest checkpoint; returns whether there was one.
-        is_over: whether the present session of the script has ended, and its final state is saved.
-
-    Attributes:
-        all_end: whether all members of the world entered last had been asked to end as they met.
-        missed: whether its node missed a round that others have committed, and has to join anew.
-        is_last: whether no node that stays holds the state.
-    """
+    """One member's part in state recoveries. `load`: restores the newest checkpoint; returns whether there was one.
+    `is_over`: whether the present session of the script has ended, and its final state is saved."""
 
     def __init__(
         self,
@@ -122,7 +104,9 @@ class StateRecovery:
         self._committer = member.committer
         self._load, self._is_over = load, is_over
         self._store_server = store_server
-        self.all_end = self.missed = self.is_last = False
+        self.all_end = False  #: whether all members of the world entered last had been asked to end as they met
+        self.missed = False  #: whether its node missed a round that others have committed, and has to join anew
+        self.is_last = False  #: whether no node that stays holds the state
         if store_server is not None:
             store_server.put(PLACES_KEY, str(member.local_rank.size))
 
@@ -152,15 +136,10 @@ class StateRecovery:
             raise SessionOver(plan.generation - 1)
 
     def recover(self, plan: messages.Plan, group: Group) -> None:
-        """Bring this member and the others of a plan's group to the same state.
-
-        Raises:
-            Aborted: the plan was dropped, or a member has `missed` a round.
-            PeerLost: a member is lost.
-            ElasticError: this worker differs from the others in its script.
-            Released: no worker has a state that can be confirmed.
-            SessionOver: the others are in a later session, or were, and are lost.
-        """
+        """Bring this member and the others of a plan's group to the same state. Raises `Aborted`: the plan was
+        dropped, or a member has `missed` a round; `PeerLost`; `ElasticError`: this worker differs from the others in
+        its script; `Released`: nobody has a state that can be confirmed; `SessionOver`: the others are in a later
+        one."""
         committer, state, local_size = self._committer, self._state, self._member.local_rank.size
         recovery, odd = self._exchange(plan, group)
         if recovery.leaving:
@@ -185,8 +164,6 @@ class StateRecovery:
                 "the same arguments and releases"
             )
         self._transfer(plan, group, recovery)
-
-    # --- inside -----------------------------------------------------------------------------------------------
 
     def _exchange(self, plan: messages.Plan, group: Group) -> tuple[RecoveryPlan, list[str]]:
         """Gather what every process holds; returns the plan, and in what this worker's script differs."""
