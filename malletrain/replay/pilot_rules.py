@@ -4,7 +4,6 @@ tasks of several nodes, which come and go together. The rules are decide's.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Sequence
 from itertools import groupby
@@ -243,12 +242,6 @@ class HoleRecords:
         if self._due < at:
             self.look(idle, self._due)
         self._due = look_at
-
-    def until(self, idle: NDArray[np.bool_], at: float) -> HoleRecords:
-        """A copy of what the daemon has seen before `at`, for a replay that begins there; nodes are `idle` or not."""
-        if self._due < at:
-            self.look(idle, self._due)
-        return copy.deepcopy(self)
 
     def look(self, idle: NDArray[np.bool_], at: float) -> None:
         """The daemon looks at `at` (seconds), at the latest, and sees which nodes are idle or held by pilots."""
