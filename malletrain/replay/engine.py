@@ -577,7 +577,7 @@ class Engine:
             if may is None:
                 return self._least[j]
             # A job that has no size but none is as if it needed more than there is.
-            return self._tasks.fewest(may) or nodes + 1
+            return int(np.argmax(may[1:])) + 1 if may[1:].any() else nodes + 1
 
         must = self._turns.must(live, self.held[live], nodes, self.now, least)
         places = frozenset(i for i, j in enumerate(self.live) if j in must) if must else frozenset()
