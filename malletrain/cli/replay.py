@@ -94,30 +94,21 @@ Examples:
 @click.option("--how", is_flag=True, help="Print the commands that get a log out of Slurm.")
 @click.option("--jobs", "jobs_file", type=click.Path(path_type=Path), help="Training jobs: CSV or TOML.")
 @click.option(
-    "--mix",
-    "mix_text",
-    metavar="NAME:COUNT",
+    "--mix", "mix_text", metavar="NAME:COUNT",
     help="Training jobs: imagenet, endless, pollux, nas, hpo. [default: imagenet:100]",
-)
+)  # fmt: skip
 @click.option(
-    "--policy",
-    "policies",
-    default="auto",
-    show_default=True,
-    metavar="A,B,..",
+    "--policy", "policies", default="auto", show_default=True, metavar="A,B,..",
     help="Policies to compare, NAME or NAME:HORIZON.",
-)
+)  # fmt: skip
 @click.option(
     "--horizon", type=float, metavar="S", help="Seconds that sizing looks ahead. [default: 300; bftrainer 10]"
 )
 @click.option("--nodes", metavar="N|A:B", help="The first N nodes, or A to B; or the machine's size.")
 @click.option(
-    "--placement",
-    type=click.Choice([rule.value for rule in AssumedPlacement]),
-    default="first-fit",
-    show_default=True,
-    help="Where jobs ran, if the log does not say.",
-)
+    "--placement", type=click.Choice([rule.value for rule in AssumedPlacement]), default="first-fit",
+    show_default=True, help="Where jobs ran, if the log does not say.",
+)  # fmt: skip
 @click.option("--start", metavar="T", help="ISO time, Unix seconds, or +1d, +6h from the trace's begin.")
 @click.option("--end", metavar="T", help="The same.")
 @click.option(
@@ -127,31 +118,22 @@ Examples:
     "--activate", type=click.FloatRange(0, 1e6), metavar="S", help="Seconds until a new worker is warm. [default: 5]"
 )
 @click.option(
-    "--config",
-    "config_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
+    "--config", "config_file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
     help="The daemon's configuration, and [replay]. [default: as shipped]",
-)
+)  # fmt: skip
 @click.option("--outages", type=click.Path(path_type=Path), help="Output of `sacctmgr -P show event`.")
 @click.option(
-    "--machine",
-    "machine_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
+    "--machine", "machine_file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
     help="All nodes, from sinfo (see --how).",
-)
+)  # fmt: skip
 @click.option(
-    "--scheduler",
-    type=click.Path(path_type=Path, dir_okay=False),
+    "--scheduler", type=click.Path(path_type=Path, dir_okay=False),
     help="`scontrol show config`, `sdiag` and epilog_s=N, for main jobs' delay.",
-)
+)  # fmt: skip
 @click.option(
-    "--sample",
-    "sample_text",
-    metavar="DAYS|all",
+    "--sample", "sample_text", metavar="DAYS|all",
     help="Random days to replay; the rest is estimated. [default: all of 64, 32 of more]",
-)
+)  # fmt: skip
 @click.option("--json", "json_file", metavar="FILE", help="Write figures as JSON; - is stdout.")
 @click.option(
     "--report", "report_dir", type=click.Path(path_type=Path, file_okay=False),

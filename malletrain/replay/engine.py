@@ -48,11 +48,9 @@ class Engine:
     def __init__(
         self, trace: ClusterTrace, jobs: Sequence[TrainingJob], sizer: PolicySizer, options: Options,
         progress: Callable[[float], None] | None = None, *, count_from: float = -math.inf,
-        holes: HoleRecords | None = None,
     ) -> None:  # fmt: skip
         """`jobs` are on the trace's clock (`workload.shifted`); `progress` is called with the share done. What is
-        before `count_from` (Unix seconds) is replayed and not counted; `holes`: what was seen of holes before the
-        trace, else nothing."""
+        before `count_from` (Unix seconds) is replayed and not counted."""
         self.trace, self.jobs, self.sizer, self.options, self.progress = trace, jobs, sizer, options, progress
         self.rules = options.rules
         nodes, n = len(trace.nodes), len(jobs)
@@ -127,7 +125,7 @@ class Engine:
         self._tasks = MultiNodeTasks(nodes)
         self._holes = None
         if options.rules.max_nodes > 1:
-            self._holes = holes or HoleRecords(nodes)
+            self._holes = HoleRecords(nodes)
         self._turns = Turns(
             np.array([each.job.submitted_at for each in jobs]), np.array([each.job.min_nodes for each in jobs]),
             options.rules.max_wait_s, options.rules.turn_s,
@@ -579,7 +577,7 @@ class Engine:
             if may is None:
                 return self._least[j]
             # A job that has no size but none is as if it needed more than there is.
-            return self._tasks.fewest(may) or nodes + 1
+            return int(np.argmax(may[1:])) + 1 if may[1:].any() else nodes + 1
 
         must = self._turns.must(live, self.held[live], nodes, self.now, least)
         places = frozenset(i for i, j in enumerate(self.live) if j in must) if must else frozenset()

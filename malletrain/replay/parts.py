@@ -1,10 +1,8 @@
 """A long replay in parts that do not wait for each other, each with a run-in that is not counted, in processes.
 
-What one part hands to the next in a replay without a break: which nodes pilots hold and since when, who waits for a
-turn, and what was learnt of holes. The last follows from the log alone and is handed over exactly
-(`HoleRecords`). The others are forgotten by the daemon itself: pilots reach their limits within an hour, and turns go
-round within hours. So a part begins `RUN_IN_S` before it counts. Which jobs have how much left is not forgotten: only
-endless jobs that are there from the start are replayed in parts.
+What one part would hand to the next in a replay without a break, the daemon itself forgets: pilots reach their limits
+within an hour, and turns go round within hours. So a part begins `RUN_IN_S` before it counts. How much each job has
+left is not forgotten: only endless jobs that are there from the start are replayed in parts.
 
 Where parts begin follows from the log alone, so that the answer does not depend on the machine that replays.
 """
@@ -28,11 +26,10 @@ from numpy.typing import NDArray
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.engine import Engine
 from malletrain.replay.options import EngineKind, Options
-from malletrain.replay.pilot_rules import HoleRecords
 from malletrain.replay.result import Result
 from malletrain.replay.scoring.figures import Score
 from malletrain.replay.sizer import PolicyChoice, PolicySizer
-from malletrain.replay.traces.trace import BUSY, IDLE
+from malletrain.replay.traces.trace import BUSY
 from malletrain.replay.workload import TrainingJob
 
 #: Seconds of a part, about; and of its run-in: a dozen limits of pilots and turns of waiting jobs. After three hours
@@ -43,12 +40,10 @@ RUN_IN_S = 12 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part: its trace begins with the run-in, and counts from `count_from` (Unix seconds); `holes`: what the
-    daemon has seen of holes by the trace's start."""
+    """One part: its trace begins with the run-in, and counts from `count_from` (Unix seconds)."""
 
     trace: ClusterTrace
     count_from: float
-    holes: HoleRecords | None
 
     def run(
         self, jobs: Sequence[TrainingJob], choice: PolicyChoice, options: Options,
@@ -58,7 +53,7 @@ class Part:
         begin = self.trace.start
         here = [replace(e, job=replace(e.job, submitted_at=max(begin, e.job.submitted_at))) for e in jobs]
         sizer = PolicySizer(choice, here, options.budgets)
-        return Engine(self.trace, here, sizer, options, tell, count_from=self.count_from, holes=self.holes).run()
+        return Engine(self.trace, here, sizer, options, tell, count_from=self.count_from).run()
 
 
 def divisible(trace: ClusterTrace, jobs: Sequence[TrainingJob], options: Options) -> bool:
@@ -78,23 +73,14 @@ def parts_of(trace: ClusterTrace, options: Options, spans: Sequence[tuple[float,
         count = max(1, round(trace.seconds / PART_S))
         edges = [trace.start + math.floor(trace.seconds * i / count / unit) * unit for i in range(count)]
         spans = list(zip(edges, [*edges[1:], trace.end], strict=True))
-    holes = HoleRecords(len(trace.nodes)) if options.rules.max_nodes > 1 else None
     state, step = np.full(len(trace.nodes), BUSY, np.int8), 0
     for begin, end in spans:
         at = max(trace.start, trace.start + math.floor((begin - trace.start) / unit) * unit - run_in_s)
         while step < len(trace.time) and trace.time[step] < at:
-            step = _sweep(trace, step, state, holes, unit)
-        yield Part(_between(trace, at, end, state), begin, holes and holes.until(state == IDLE, at))
-
-
-def _sweep(trace: ClusterTrace, step: int, state: NDArray[np.int8], holes: HoleRecords | None, tick_s: float) -> int:
-    """One step of the trace, as the daemon sees it."""
-    now = float(trace.time[step])
-    if holes is not None:
-        holes.change(now, state == IDLE, trace.start + math.ceil((now - trace.start) / tick_s - 1e-9) * tick_s)
-    part = slice(trace.first[step], trace.first[step + 1])
-    state[trace.node[part]] = trace.state[part]
-    return step + 1
+            part = slice(trace.first[step], trace.first[step + 1])
+            state[trace.node[part]] = trace.state[part]
+            step += 1
+        yield Part(_between(trace, at, end, state), begin)
 
 
 def _between(trace: ClusterTrace, begin: float, end: float, state: NDArray[np.int8]) -> ClusterTrace:

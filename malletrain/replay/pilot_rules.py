@@ -4,8 +4,8 @@ tasks of several nodes, which come and go together. The rules are decide's.
 
 from __future__ import annotations
 
-import copy
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
@@ -28,29 +28,20 @@ MAX_KNOWN_SUMS = 1 << 14
 
 class MultiNodeTasks:
     """The task of each node, -1 where no pilot holds it. A task holds nodes of one job, `width` of them at most if it
-    begins now; `several`: whether any task may hold more than one node."""
+    begins now, `narrowest` at least; `several`: whether any task may hold more than one node."""
 
     def __init__(self, nodes: int) -> None:
-        self.width = 1
-        #: The fewest nodes of a task that begins now.
-        self.narrowest = 1
+        self.width = self.narrowest = 1
         self.several = False
         self.of: Ints = np.full(nodes, -1, np.int64)
-        self._next = 0
-        self._members: dict[int, list[int]] = {}
+        self._next = self._count = 0
         #: How many nodes each task of a job holds, by job.
         self._widths: dict[int, dict[int, int]] = {}
-        #: Sizes that each job may have where tasks that begin hold at most and at least `_masks_of` nodes, until its
-        #: tasks change; None: all.
-        self._masks: dict[int, NDArray[np.bool_] | None] = {}
-        self._masks_of = 0, 0
         self._known: dict[tuple[tuple[int, ...], int, int, int, int], NDArray[np.bool_]] = {}
-        #: By identity of such sizes, which are kept with it: the fewest nodes among them but none.
-        self._fewest: dict[int, tuple[NDArray[np.bool_], int]] = {}
 
     def __len__(self) -> int:
         """How many tasks there are."""
-        return len(self._members)
+        return self._count
 
     def widen(self, width: int, held: int) -> None:
         """Tasks that begin from now on hold at most `width` nodes; those that there are hold `held` in all."""
@@ -61,26 +52,22 @@ class MultiNodeTasks:
         """Put nodes that jobs take in tasks: those of one job together."""
         first = 0
         for job, count in _runs(jobs.tolist()):
-            part = nodes[first : first + count]
-            first += count
             tasks = self._next + self.groups(count)
-            self.of[part] = tasks
-            widths = self._widths.setdefault(job, {})
-            for node, task in zip(part.tolist(), tasks.tolist(), strict=True):
-                self._members.setdefault(task, []).append(node)
-                widths[task] = widths.get(task, 0) + 1
-            self._next += int(tasks.max() - self._next) + 1
-            self._masks.pop(job, None)
+            self.of[nodes[first : first + count]] = tasks
+            first += count
+            self._widths.setdefault(job, {}).update(Counter(tasks.tolist()))
+            begun = int(tasks[-1]) + 1 - self._next
+            self._next += begun
+            self._count += begun
 
     def end(self, nodes: Ints, jobs: Ints) -> None:
         """Nodes leave their tasks, and the jobs that held them."""
-        for node, task, job in zip(nodes.tolist(), self.of[nodes].tolist(), jobs.tolist(), strict=True):
-            members, widths = self._members[task], self._widths[job]
-            members.remove(node)
+        for task, job in zip(self.of[nodes].tolist(), jobs.tolist(), strict=True):
+            widths = self._widths[job]
             widths[task] -= 1
-            if not members:
-                del self._members[task], widths[task]
-            self._masks.pop(job, None)
+            if not widths[task]:
+                del widths[task]
+                self._count -= 1
         self.of[nodes] = -1
 
     def groups(self, nodes: int) -> Ints:
@@ -91,34 +78,17 @@ class MultiNodeTasks:
         """The other nodes of the tasks that hold `nodes`."""
         if not self.several or not len(nodes):
             return np.empty(0, np.int64)
-        found = {node for task in set(self.of[nodes].tolist()) for node in self._members.get(task, ())}
-        return np.array(sorted(found.difference(nodes.tolist())), dtype=np.int64)
+        return np.setdiff1d(np.flatnonzero(np.isin(self.of, self.of[nodes])), nodes)
 
     def allowed(self, live: Sequence[int], least: Sequence[int], most: Sequence[int]) -> dict[int, NDArray[np.bool_]]:
         """By place in `live`, of jobs that cannot take any size: which of the sizes 0..`most[job]` do not break up a
         task, growing by whole ones. `least`: the fewest nodes of each job."""
-        if not self.several:
-            return {}
-        if self._masks_of != (self.width, self.narrowest):
-            self._masks_of = self.width, self.narrowest
-            self._masks.clear()
-        masks = self._masks
-        for job in live:
-            if job not in masks:
-                own = tuple(sorted(self._widths.get(job, {}).values()))
-                some = self.width > 1 or (own and own[-1] > 1)
-                masks[job] = self._sums(own, least[job], most[job]) if some else None
-        return {place: mask for place, job in enumerate(live) if (mask := masks[job]) is not None}
-
-    def fewest(self, may: NDArray[np.bool_]) -> int:
-        """The least size but none that a job may have, by what `allowed` gives for it; 0 where there is no other."""
-        known = self._fewest.get(id(may))
-        if known is None:
-            if len(self._fewest) > MAX_KNOWN_SUMS:
-                self._fewest.clear()
-            least = int(np.argmax(may[1:])) + 1 if may[1:].any() else 0
-            known = self._fewest[id(may)] = may, least
-        return known[1]
+        found = {}
+        for place, job in enumerate(live) if self.several else ():
+            own = tuple(sorted(self._widths.get(job, {}).values()))
+            if self.width > 1 or (own and own[-1] > 1):
+                found[place] = self._sums(own, least[job], most[job])
+        return found
 
     def _sums(self, widths: tuple[int, ...], least: int, most: int) -> NDArray[np.bool_]:
         """Which sizes of 0..`most` are sums of some of `widths`, or all of them and more tasks."""
@@ -243,12 +213,6 @@ class HoleRecords:
         if self._due < at:
             self.look(idle, self._due)
         self._due = look_at
-
-    def until(self, idle: NDArray[np.bool_], at: float) -> HoleRecords:
-        """A copy of what the daemon has seen before `at`, for a replay that begins there; nodes are `idle` or not."""
-        if self._due < at:
-            self.look(idle, self._due)
-        return copy.deepcopy(self)
 
     def look(self, idle: NDArray[np.bool_], at: float) -> None:
         """The daemon looks at `at` (seconds), at the latest, and sees which nodes are idle or held by pilots."""

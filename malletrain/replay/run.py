@@ -209,7 +209,7 @@ def _pieces(
     seconds = sum(end - begin for begin, end in spans) or trace.seconds
     for of, choice in enumerate(choices):
         bound = _bound(choice, options)
-        parts: Iterable[Part] = [Part(trace, trace.start, None)]
+        parts: Iterable[Part] = [Part(trace, trace.start)]
         if divisible(trace, jobs, bound):
             parts = parts_of(trace, bound, spans)
         for part in parts:

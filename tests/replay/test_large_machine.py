@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.options import Options
-from malletrain.replay.report.frames import holes, node_map
+from malletrain.replay.report.frames import holes, node_map, rows_of
 from malletrain.replay.result import PilotTable
 from malletrain.replay.run import Replay, replay
 from malletrain.replay.traces.trace import BUSY, IDLE, Account
@@ -71,11 +71,11 @@ def test_a_table_of_the_report_takes_less_memory_than_the_trace(
 
 def test_holes_are_the_same_however_many_nodes_are_looked_at_together(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = answered(busy_machine(2))
-    whole = holes(answer).rows()
+    whole = rows_of(holes(answer))
     for rows in (1, 7, 64):
         rows_at_once(monkeypatch, rows)
         assert len(list(answer.trace.interval_blocks())) > 1
-        for mine, all_at_once in zip(holes(answer).rows(), whole, strict=True):
+        for mine, all_at_once in zip(rows_of(holes(answer)), whole, strict=True):
             assert mine == pytest.approx(all_at_once)
     assert sum(row[3] for row in whole) > 0
 

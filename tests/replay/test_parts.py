@@ -11,12 +11,10 @@ import pytest
 from malletrain.domain.job import ResizeCosts
 from malletrain.replay import parts
 from malletrain.replay.cluster_trace import ClusterTrace
-from malletrain.replay.engine import Engine
 from malletrain.replay.options import Options
 from malletrain.replay.result import Result
 from malletrain.replay.run import Replay, replay
-from malletrain.replay.sizer import PolicySizer, parse_policy
-from malletrain.replay.traces.trace import IDLE
+from malletrain.replay.sizer import parse_policy
 from tests.replay.small import job
 from tests.replay.test_daemon_rules import SHIPPED, TICK_S, busy_machine
 
@@ -68,19 +66,6 @@ def test_the_answer_does_not_depend_on_how_many_processes_there_are() -> None:
     one, two = (replayed(machine, processes).results["auto"] for processes in (1, 2))
     assert (one.samples == two.samples).all()
     assert (one.log.pilots.rows().start == two.log.pilots.rows().start).all()
-
-
-@pytest.mark.usefixtures("hours")
-def test_what_was_seen_of_holes_is_handed_over_exactly() -> None:
-    machine = busy_machine(6, seconds=3 * 3600)
-    for part in list(parts.parts_of(machine, OPTIONS))[1:]:
-        at = part.trace.start
-        until = parts._between(machine, machine.start, at, np.zeros(len(machine.nodes), np.int8))
-        engine = Engine(until, JOBS, PolicySizer(AUTO, JOBS), OPTIONS)
-        engine.run()
-        assert engine._holes is not None and part.holes is not None
-        seen = engine._holes.until(engine.state == IDLE, at)
-        assert (seen.began == part.holes.began).all()
 
 
 def test_what_lasts_longer_than_a_run_in_is_not_divided() -> None:

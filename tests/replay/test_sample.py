@@ -106,12 +106,12 @@ def test_the_same_seed_gives_the_same_answer_in_one_process_or_two_and_another_o
 def test_tables_tell_what_was_replayed_from_what_was_not() -> None:
     machine = busy(9)
     answer = sampled(machine, 4)
-    line = timeline(answer, bins=2 * HOURS).columns["held_auto"]
-    assert np.isnan(line).sum() == 2 * (HOURS - 4) and not np.isnan(timeline(answer, bins=12).columns["idle"]).any()
-    rows = holes(answer).columns
+    line = timeline(answer, bins=2 * HOURS)["held_auto"]
+    assert np.isnan(line).sum() == 2 * (HOURS - 4) and not np.isnan(timeline(answer, bins=12)["idle"]).any()
+    rows = holes(answer)
     assert (rows["used_auto"] <= rows["node_hours"] * (1 + 1e-9)).all()
     assert rows["used_auto"].sum() == pytest.approx(answer.scores["auto"].occupied_node_seconds / 3600, rel=0.2)
-    month = months(answer, UTC).columns
+    month = months(answer, UTC)
     assert month["worth_node_hours"].sum() == pytest.approx(answer.scores["auto"].speedup_node_seconds / 3600)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from itertools import pairwise
 from typing import Any
@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from malletrain.replay.cluster_trace import IdleIntervals
-from malletrain.replay.report.intervals import Interval, intervals
 from malletrain.replay.report.summary import best
 from malletrain.replay.result import Cause, integral
 from malletrain.replay.run import Replay
@@ -31,14 +30,13 @@ HOLE_CLASSES = (
 ROWS_AT_ONCE = 1 << 18
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnTable:
-    """Named columns of one length."""
+#: Columns of one length by name.
+ColumnTable = dict[str, NDArray[Any]]
 
-    columns: dict[str, NDArray[Any]]
 
-    def rows(self) -> list[tuple[Any, ...]]:
-        return list(zip(*(column.tolist() for column in self.columns.values()), strict=True))
+def rows_of(table: ColumnTable) -> list[tuple[Any, ...]]:
+    """The rows of a table."""
+    return list(zip(*(column.tolist() for column in table.values()), strict=True))
 
 
 def timeline(answer: Replay, bins: int = 720) -> ColumnTable:
@@ -50,7 +48,7 @@ def timeline(answer: Replay, bins: int = 720) -> ColumnTable:
     trace = answer.trace
     edges = np.linspace(trace.start, trace.end, bins + 1)
     idle, down = trace.counts()
-    columns: dict[str, NDArray[Any]] = {
+    columns: ColumnTable = {
         "time": edges[:-1],
         "idle": _means(trace.time, idle, edges),
         "down": _means(trace.time, down, edges),
@@ -59,7 +57,7 @@ def timeline(answer: Replay, bins: int = 720) -> ColumnTable:
     for name, result in answer.results.items():
         for what, values in (("held", result.log.held), ("speedup", result.log.speed)):
             columns[f"{what}_{name}"] = _means(result.log.time, values, edges) / seen
-    return ColumnTable(columns)
+    return columns
 
 
 def _share_replayed(answer: Replay, edges: NDArray[Any]) -> NDArray[Any]:
@@ -77,13 +75,6 @@ def _means(time: NDArray[Any], value: NDArray[Any], edges: NDArray[Any]) -> NDAr
     """Time-weighted means between edges of what is `value[i]` from `time[i]` on."""
     means: NDArray[Any] = np.diff(integral(time, value, edges[-1], edges)) / np.diff(edges)
     return means
-
-
-def shares(answer: Replay) -> ColumnTable:
-    """Share of the ideal of each policy, with 95 % intervals; no rows where the window is too short for them."""
-    found = [asdict(each) for each in intervals(answer)]
-    names = [field.name for field in fields(Interval)]
-    return ColumnTable({name: np.array([row[name] for row in found]) for name in names})
 
 
 def holes(answer: Replay) -> ColumnTable:
@@ -111,7 +102,7 @@ def holes(answer: Replay) -> ColumnTable:
                 rows = pilots.rows(mine[begin : begin + ROWS_AT_ONCE])
                 hole = _hole_of(idle, rows.node, rows.start, trace.start, trace.end)
                 used[name] += np.bincount(of[hole], weights=rows.end - rows.start, minlength=n)[:n]
-    columns: dict[str, NDArray[Any]] = {
+    columns: ColumnTable = {
         "length": np.array([name for _, name in HOLE_CLASSES]), "holes": count, "node_hours": seconds / 3600
     }  # fmt: skip
     scale = np.ones(n)
@@ -119,7 +110,7 @@ def holes(answer: Replay) -> ColumnTable:
         scale = np.divide(columns["node_hours"] * 3600, inside, out=np.zeros(n), where=inside > 0)
     for name, held in used.items():
         columns[f"used_{name}"] = held * scale / 3600
-    return ColumnTable(columns)
+    return columns
 
 
 def _hole_of(
@@ -139,7 +130,7 @@ def jobs(answer: Replay) -> ColumnTable:
         for name, result in answer.results.items() for j, each in enumerate(answer.jobs)
     ]  # fmt: skip
     names = ("policy", "job", "submitted", "finished", "jct_s", "samples", "node_hours")
-    return ColumnTable({name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)})
+    return {name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
 
 
 def pilots(answer: Replay, name: str, at_once: int) -> Iterator[tuple[str, int, int, str, str]]:
@@ -235,14 +226,14 @@ def months(answer: Replay, zone: tzinfo) -> ColumnTable:
         best_h = np.diff(integral(trace.time, best_possible, trace.end, at)) / 3600
         held_h = idle_h * [answer.sampled.ratio(name, "occupied", *span) for span in spans]
         worth_h = best_h * [answer.sampled.ratio(name, "speedup", *span) for span in spans]
-    columns: dict[str, NDArray[Any]] = {
+    columns: ColumnTable = {
         "month": np.array([datetime.fromtimestamp(edge, zone).strftime("%Y-%m") for edge in edges[:-1]]),
         "days": np.diff(at) / 86_400,
         "idle_node_hours": idle_h,
         "held_node_hours": held_h,
         "worth_node_hours": worth_h,
     }
-    return ColumnTable(columns)
+    return columns
 
 
 def hours_of_week(answer: Replay, zone: tzinfo) -> NDArray[np.float64]:

@@ -10,7 +10,7 @@ import math
 import struct
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Any
@@ -65,16 +65,17 @@ def write_report(answer: Replay, folder: Path, origin: Origin = Origin()) -> Pat
         "holes": frames.holes(answer),
         "jobs": frames.jobs(answer),
         "months": frames.months(answer, origin.zone),
-        "intervals": frames.shares(answer),
     }
     for title, data in tables.items():
-        _write_csv(folder / f"{title}.csv", list(data.columns), data.rows())
+        _write_csv(folder / f"{title}.csv", list(data), frames.rows_of(data))
     with gzip.open(folder / "pilots.csv.gz", "wt", compresslevel=6, newline="", encoding="utf-8") as file:
         _write_rows(
             file, ["node", "start", "seconds", "job", "ended_by"], frames.pilots(answer, name, _PILOTS_AT_ONCE)
         )
     key, made = list(key_figures(answer)), _origin(answer, origin)
-    found = answer.as_json() | {"assumed": _assumed(answer), "key_figures": dict(key), "made": dict(made)}
+    sure = intervals(answer)
+    found = answer.as_json() | {"intervals": [asdict(each) for each in sure], "assumed": _assumed(answer),
+                                "key_figures": dict(key), "made": dict(made)}  # fmt: skip
     (folder / "answer.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     week, node_map = frames.hours_of_week(answer, origin.zone), frames.node_map(answer, name)
     by_day = list(zip(WEEKDAYS, week.tolist(), strict=True))
@@ -86,7 +87,7 @@ def write_report(answer: Replay, folder: Path, origin: Origin = Origin()) -> Pat
         ["node", *(f"{t:.0f}" for t in node_map.time.tolist())],
         [(node, *row) for node, row in zip(node_map.nodes, node_map.state.tolist(), strict=True)],
     )
-    times, holes, drawn = tables["timeline"].columns, tables["holes"].columns, list(answer.scores)[:3]
+    times, holes, drawn = tables["timeline"], tables["holes"], list(answer.scores)[:3]
     page = _template().render(
         answer=answer, best=name, warnings=answer.warnings, least_days=MIN_DAYS, node_colours=NODE_COLOURS,
         headline=headline(answer), key=key, trainings=trainings(answer), sampled=sampled(answer),
@@ -98,7 +99,7 @@ def write_report(answer: Replay, folder: Path, origin: Origin = Origin()) -> Pat
         timeline=[("idle, pilots or not", times["idle"].tolist()),
                   *((f"held ({p})", times[f"held_{p}"].tolist()) for p in drawn)],
         ticks=_ticks(answer, origin.zone), months=_as_text(tables["months"]), policies=table(answer.scores),
-        intervals=intervals(answer), waterfall=waterfall_table(score),
+        intervals=sure, waterfall=waterfall_table(score),
         nodes_drawn=len(node_map.nodes), node_map=_picture(node_map.state),
         only="" if answer.sampled is None else "; pilots only of the days that were replayed",
         delays=[(p, each.main_delay) for p, each in answer.scores.items() if each.main_delay is not None],
@@ -176,9 +177,9 @@ def _as_text(data: frames.ColumnTable) -> list[list[str]]:
     """A table's columns: their names, then rows with numbers of few digits."""
     cells = [
         [each if isinstance(each, str) else f"{each:,.0f}" if abs(each) >= 100 else f"{each:,.1f}" for each in row]
-        for row in data.rows()
+        for row in frames.rows_of(data)
     ]
-    return [[name.replace("_", " ") for name in data.columns], *cells]
+    return [[name.replace("_", " ") for name in data], *cells]
 
 
 def _assumed(answer: Replay) -> dict[str, object]:
