@@ -50,8 +50,8 @@ class _Rest:
 
 
 #: Rests of so many seconds, then twice as long with each further failure in a row, up to so many: after a pilot that
-#: did not start; and, shorter, after starts that Slurm refuses and tasks that were held or cancelled before they began,
-#: since only a new try shows that the cause is mended.
+#: did not start; and, shorter, after starts that Slurm refuses and tasks that were held or cancelled before they
+#: began, since only a new try shows that the cause is mended.
 UNSTARTED, REFUSED = (300.0, 3600.0), (15.0, 300.0)
 
 
