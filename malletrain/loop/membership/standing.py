@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from malletrain.domain.errors import ContradictsRecord, Refused
 from malletrain.loop.membership.admission import Admission, Claim, NotItsPilot
@@ -23,17 +23,8 @@ QUORUM_GENERATION_GAP = 500
 MAX_GENERATIONS_AHEAD = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class AdmittedSeat:
-    """A seat of the world that is brought, and its admission."""
-
-    seat: Seat
-    claim: Claim
-    admission: Admission
-
-
-#: The members of a world that counts.
-Brought = tuple[AdmittedSeat, ...]
+#: The members of a world that counts, each with why it is to leave, if it is.
+Brought = tuple[tuple[Seat, str], ...]
 
 
 def members_of(
@@ -59,8 +50,7 @@ def members_of(
     members: Brought = ()
     for seat in said.members:
         try:
-            other = Claim.of_seat(seat, claim.job, claim.uid)
-            members += (AdmittedSeat(seat, other, admit(other)),)
+            members += ((seat, admit(Claim.of_seat(seat, claim.job, claim.uid)).leave),)
         except NotItsPilot:
             raise
         except Refused as error:
@@ -134,40 +124,37 @@ def take_standing(machine: JobMachine, this: Worker, said: Standing, brought: Br
 
 def _adopt(machine: JobMachine, this: Worker, said: Standing, brought: Brought) -> None:
     job = machine.job
-    for each in brought:
-        _seat(machine, this, each)
-    members = tuple(replace(each.seat, address=job.workers[each.seat.worker].address) for each in brought)
+    for seat, _ in brought:
+        _seat(machine, this, seat)
+    members = tuple(replace(seat, address=job.workers[seat.worker].address) for seat, _ in brought)
     job.generation = max(job.generation, said.generation, said.seen) + GENERATION_GAP
     world = Plan(said.generation, members, "", "adopted from its members")
     job.trained(world)
     job.arrived, job.void_before = set(world.workers), said.generation
     if job.pending is not None and job.pending.generation <= said.generation:
         job.pending = None
-    for each in brought:
-        member = job.workers[each.seat.worker]
-        if each.admission.leave and member.leaving_since is None:
-            machine.ask_to_leave(member, each.admission.leave)
+    for seat, leave in brought:
+        member = job.workers[seat.worker]
+        if leave and member.leaving_since is None:
+            machine.ask_to_leave(member, leave)
     gone = [seat.worker for seat in said.members if not world.has(seat.worker)]
     gone += [name for name in world.workers if not job.workers[name].phase.lives]
     if gone:
         machine.ask(f"{', '.join(gone)[:300]} cannot be there any more", broken=True)
 
 
-def _seat(machine: JobMachine, this: Worker, each: AdmittedSeat) -> None:
+def _seat(machine: JobMachine, this: Worker, seat: Seat) -> None:
     """Gives a member of an adopted world its seat; one not heard yet is waited for."""
-    workers = machine.job.workers
-    member = workers.get(each.seat.worker)
+    workers, now = machine.job.workers, machine.clock.elapsed()
+    member = workers.get(seat.worker)
     if member is None:
-        now = machine.clock.elapsed()
-        claim = each.claim
-        member = Worker(claim.worker, claim.job, claim.pilot, claim.restart, "", claim.uid, now, now)
-        member.address = each.seat.address
+        restart = int(seat.worker.rpartition(".")[2])  # (it is admitted)
+        member = Worker(seat.worker, this.job, seat.pilot, restart, "", this.uid, now, now, address=seat.address)
         workers[member.id] = member
     elif member.may_return:  # its silence alone was held against it
         machine.bring_back(member)
     else:
-        if member is not this:
-            member.address = member.address or each.seat.address
+        member.address = member.address or seat.address
         return
     if member is not this:
         machine.expect(member)
