@@ -8,11 +8,9 @@ from dataclasses import replace
 from malletrain.domain.errors import ContradictsRecord, Refused
 from malletrain.loop.membership.admission import Admission, Claim, NotItsPilot
 from malletrain.loop.membership.machine import JobMachine
+from malletrain.loop.membership.next_world import GENERATION_GAP
 from malletrain.loop.membership.state import JobMembership, Worker
 from malletrain.wire.messages import Plan, Seat, Standing
-
-#: After a restart, generation numbers continue this far beyond the last one on record, so that none is reused.
-GENERATION_GAP = 1000
 
 #: Members that repair their world without the daemon go on so far beyond the highest number that they have heard of
 #: (`malletrain.elastic.resize.quorum.QUORUM_GENERATION_GAP`).
@@ -102,50 +100,48 @@ def _is_possible(job: JobMembership, job_id: int, said: Standing) -> bool:
 
 def take_standing(machine: JobMachine, this: Worker, said: Standing, brought: Brought | None) -> None:
     """Records where a member stands, and adopts its world (`brought`; None to keep the present one)."""
-    job = machine.job
-    job.step = max(job.step, said.step)
+    machine.step = max(machine.step, said.step)
     this.at = Plan(said.generation, said.members)
     own = said.address or next(seat.address for seat in said.members if seat.worker == this.id) or this.address
     if brought is not None:
         this.address = own
         _adopt(machine, this, said, brought)
-    elif (plan := job.published.get(said.generation)) is not None and plan.has(this.id):
+    elif (plan := machine.published.get(said.generation)) is not None and plan.has(this.id):
         machine.take(said.generation)
-        job.arrived.add(this.id)
-    if job.world is not None and job.world.generation == said.generation and job.world.has(this.id):
+        machine.arrived.add(this.id)
+    if machine.world is not None and machine.world.generation == said.generation and machine.world.has(this.id):
         this.address = own
         machine.train(this)
-    if said.seen > job.generation:
+    if said.seen > machine.generation:
         # It takes no plan below the number of a quorum's to which it is bound.
-        job.generation = said.seen
-        if job.is_planned(this.id):
+        machine.generation = said.seen
+        if machine.is_planned(this.id):
             machine.ask(f"{this.id} has seen generation {said.seen}", broken=True)
 
 
 def _adopt(machine: JobMachine, this: Worker, said: Standing, brought: Brought) -> None:
-    job = machine.job
     for seat, _ in brought:
         _seat(machine, this, seat)
-    members = tuple(replace(seat, address=job.workers[seat.worker].address) for seat, _ in brought)
-    job.generation = max(job.generation, said.generation, said.seen) + GENERATION_GAP
+    members = tuple(replace(seat, address=machine.workers[seat.worker].address) for seat, _ in brought)
+    machine.generation = max(machine.generation, said.generation, said.seen) + GENERATION_GAP
     world = Plan(said.generation, members, "", "adopted from its members")
-    job.trained(world)
-    job.arrived, job.void_before = set(world.workers), said.generation
-    if job.pending is not None and job.pending.generation <= said.generation:
-        job.pending = None
+    machine.trained(world)
+    machine.arrived, machine.void_before = set(world.workers), said.generation
+    if machine.pending is not None and machine.pending.generation <= said.generation:
+        machine.pending = None
     for seat, leave in brought:
-        member = job.workers[seat.worker]
+        member = machine.workers[seat.worker]
         if leave and member.leaving_since is None:
             machine.ask_to_leave(member, leave)
     gone = [seat.worker for seat in said.members if not world.has(seat.worker)]
-    gone += [name for name in world.workers if not job.workers[name].phase.lives]
+    gone += [name for name in world.workers if not machine.workers[name].phase.lives]
     if gone:
         machine.ask(f"{', '.join(gone)[:300]} cannot be there any more", broken=True)
 
 
 def _seat(machine: JobMachine, this: Worker, seat: Seat) -> None:
     """Gives a member of an adopted world its seat; one not heard yet is waited for."""
-    workers, now = machine.job.workers, machine.clock.elapsed()
+    workers, now = machine.workers, machine.clock.elapsed()
     member = workers.get(seat.worker)
     if member is None:
         restart = int(seat.worker.rpartition(".")[2])  # (it is admitted)
