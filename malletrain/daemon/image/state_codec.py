@@ -37,7 +37,7 @@ _TAGS: Mapping[type[Any], int] = {kind: tag for tag, kind in _BY_TAG.items()}
 #: asked for.
 _KEPT_TO_SAVE_WORK: Mapping[str, Mapping[str, object]] = {
     "malletrain.loop.ledger:Ledger": {"_views": {}, "_changed": set()},
-    "malletrain.loop.job_state:JobState": {"view": None, "costs": None},
+    "malletrain.loop.job_state:JobState": {"costs": None},
 }
 
 
