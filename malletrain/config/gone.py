@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from typing import Any
 
-#: Why a key, or a whole section, is gone; by its path.
+#: Why a key, or a whole section, is gone; by its path, which may lead through tables of which there are several.
 GONE: Mapping[tuple[str, ...], str] = {
     ("failover",): "there is one daemon, which systemd or the site's cluster manager starts again",
     **dict.fromkeys(
@@ -42,6 +43,10 @@ GONE: Mapping[tuple[str, ...], str] = {
     ("sizing", "classes"): "jobs mix classes of nodes where that trains more",
     ("sizing", "max_resizes"): "a change of size is weighed by what it costs",
     ("sizing", "max_wait_minutes"): "a job without nodes gets its fewest after 30 minutes",
+    **dict.fromkeys(
+        [("sizing", "limits", key) for key in ("by_user", "by_account")],
+        "every node draws per_node; a group that draws otherwise has a limit of its own",
+    ),
     ("sizing", "max_weight"): "users give their jobs a weight of at most 1; operators may give more",
     ("sizing", "profile"): "live jobs are measured, others looked at; `mtbatch --profile` says otherwise for a job",
     ("sizing", "turn_minutes"): "a turn has ten minutes",
@@ -57,40 +62,23 @@ GONE: Mapping[tuple[str, ...], str] = {
     ("traces",): "the metrics have the times of ticks, looks and Slurm's commands",
 }
 
-#: Keys of the tables of which there may be any number, by where those stand.
-GONE_IN_TABLES: Mapping[tuple[str, ...], Mapping[str, str]] = {
-    ("sizing", "limits"): dict.fromkeys(
-        ("by_user", "by_account"), "every node draws per_node; a group that draws otherwise has a limit of its own"
-    )
-}
-
 
 def without_gone(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[tuple[str, ...], str]]:
     """The values that still mean something, and for each path that is gone, why; whatever was set there."""
-    kept = {key: dict(value) if isinstance(value, dict) else value for key, value in values.items()}
-    found = {}
+    kept, found = deepcopy(dict(values)), {}
     for path, why in GONE.items():
-        if (table := _table(kept, path)) is not None:
-            del table[path[-1]]
-            found[path] = why
-    for path, keys in GONE_IN_TABLES.items():
-        if (parent := _table(kept, path)) is not None and isinstance(rows := parent[path[-1]], list):
-            parent[path[-1]] = [_row_without(keys, row, path, found) for row in rows]
+        for table in _tables(kept, path[:-1]):
+            if table.pop(path[-1], None) is not None:
+                found[path] = why
     return kept, found
 
 
-def _row_without(
-    keys: Mapping[str, str], row: object, path: tuple[str, ...], found: dict[tuple[str, ...], str]
-) -> object:
-    if not isinstance(row, dict):
-        return row
-    found.update({(*path, key): why for key, why in keys.items() if key in row})
-    return {key: value for key, value in row.items() if key not in keys}
-
-
-def _table(values: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any] | None:
-    """The table that has the last key of `path`, if there is one."""
-    table: object = values
-    for key in path[:-1]:
-        table = table.get(key) if isinstance(table, dict) else None
-    return table if isinstance(table, dict) and path[-1] in table else None
+def _tables(value: object, path: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    """The tables at a path, of which there may be any number."""
+    if isinstance(value, list):
+        for each in value:
+            yield from _tables(each, path)
+    elif isinstance(value, dict) and not path:
+        yield value
+    elif isinstance(value, dict) and path[0] in value:
+        yield from _tables(value[path[0]], path[1:])

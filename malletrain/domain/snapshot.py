@@ -302,27 +302,14 @@ class Snapshot:
         return {name: tuple(jobs) for name, jobs in holders.items()}
 
     @cached_property
-    def _queue(self) -> tuple[tuple[SlurmJob, ...], tuple[SlurmJob, ...]]:
-        """The jobs that hold nodes, and those that wait: thousands of rows, gone through once."""
-        pending = SlurmState.PENDING
-        holding: list[SlurmJob] = []
-        waiting: list[SlurmJob] = []
-        for job in self.jobs:
-            if job.state is pending:
-                waiting.append(job)
-            elif job.nodes and job.state in HOLDING_STATES:
-                holding.append(job)
-        return tuple(holding), tuple(waiting)
-
-    @property
     def holding(self) -> tuple[SlurmJob, ...]:
         """The jobs that hold nodes, completing ones included."""
-        return self._queue[0]
+        return tuple([job for job in self.jobs if job.nodes and job.state in HOLDING_STATES])
 
-    @property
+    @cached_property
     def pending(self) -> tuple[SlurmJob, ...]:
         """The jobs that wait, for whatever."""
-        return self._queue[1]
+        return tuple([job for job in self.jobs if job.state is SlurmState.PENDING])
 
     @cached_property
     def held_names(self) -> frozenset[str]:

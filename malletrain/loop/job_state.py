@@ -40,7 +40,6 @@ from malletrain.domain.event import (
 from malletrain.domain.job import (
     Curve,
     JobPhase,
-    JobView,
     MailType,
     MalleableJob,
     Pilot,
@@ -110,7 +109,6 @@ class JobState:
     world_of: frozenset[str] = frozenset()  #: the members of the world that was last published
     notified: set[MailType] = field(default_factory=set)  #: of what its owner has been told
     check: ScriptCheck | None = None  #: the last one of its script
-    view: JobView | None = None
 
     @property
     def given_curve(self) -> Curve | None:

@@ -128,7 +128,7 @@ class Ledger:
             was_over, phase = record.phase.is_over, record.phase
             before = record.pilots.get(event.pilot or "")
             if fold(record, event):
-                self._has_changed(record)
+                self._changed.add(record.job.id)
                 if not isinstance(event.payload, SamplesReported):
                     record.costs = None
                 if phase in _WAITS_NOT and record.phase not in _WAITS_NOT:
@@ -144,7 +144,7 @@ class Ledger:
                 started_at = None if pilot is None else pilot.started_at
                 self.costs[record.job.elastic].apply(event, application(record.job), started_at)
                 record.costs = None
-                self._has_changed(record)
+                self._changed.add(record.job.id)
 
     def _known_as(self, url: str, at: float) -> None:
         if url and self._urls.get(url) != math.inf:
@@ -180,7 +180,7 @@ class Ledger:
             for pilot in [each for each in earlier.pilots if task_of(each) == name]:
                 before = earlier.pilots.pop(pilot)
                 self._activity_changed(earlier, before, replace(before, phase=PilotPhase.ENDED), at)
-            self._has_changed(earlier)
+            self._changed.add(earlier.job.id)
 
     def _activity_changed(self, record: JobState, before: Pilot, after: Pilot, at: float) -> None:
         """A pilot takes or gives up its node: the job's wait may end or begin, and its account has used the node."""
@@ -227,9 +227,12 @@ class Ledger:
         wanted = {account for budget in budgets for account in budget.accounts}
         if not wanted:
             return {}
+        views = self.views()
         mine = [r for _, r in sorted(self._records.items()) if r.job.account in wanted and not r.phase.is_over]
         live = [
-            submitted_work(record.job, self._curve(record), record.samples_done, work_left_s(self._view(record), 0.0))
+            submitted_work(
+                record.job, self._curve(record), record.samples_done, work_left_s(views[record.job.id], 0.0)
+            )
             for record in sorted(mine, key=lambda record: record.job.submitted_at)[-MAX_JOBS_PER_ACCOUNT:]
         ]
         return {budget.name: self.submitted.arriving(budget.accounts, live, now) for budget in budgets}
@@ -330,7 +333,8 @@ class Ledger:
             before = max(before, ends[-MAX_OVER_JOBS])
         for job_id, record in list(self._records.items()):
             ended = record.over_since is not None and record.over_since < before
-            if ended and job_id not in waited_for and not self._view(record).active:
+            waits = (PilotPhase.HELD, PilotPhase.ENDED)
+            if ended and job_id not in waited_for and all(p.phase in waits for p in record.pilots.values()):
                 del self._records[job_id]
                 self._changed.add(job_id)
                 alike = self._of_application[application(record.job)]
@@ -347,43 +351,37 @@ class Ledger:
                 for costs in self.costs.values():
                     costs.forget(job_id)
 
-    def _has_changed(self, record: JobState) -> None:
-        record.view = None
-        self._changed.add(record.job.id)
-
     def _view(self, record: JobState) -> JobView:
-        if record.view is None:
-            phase = record.phase
-            if phase is JobPhase.QUEUED and record.world is not None and record.world.members:
-                phase = JobPhase.RUNNING
-            check = record.check
-            if record.costs is None:
-                record.costs = self.costs[record.job.elastic].of(record.job.id, application(record.job))
-            record.view = JobView(
-                job=terms_of(record.job, check),
-                phase=phase,
-                pilots=dict(record.pilots),
-                world=record.world,
-                curve=self._curve(record),
-                costs=record.costs,
-                samples_done=record.samples_done,
-                reason=record.reason or record.unsaved,
-                topped_up_at=record.topped_up_at,
-                failures=record.failures,
-                turned_at=record.turned_at,
-                waited_s=record.waited_s,
-                batches=self._batch_curves(record),
-                noise_scale=record.noise_scale,
-                curve_refuted=record.curve_refuted,
-                committed_at=record.committed_at,
-                waits=record.waits and phase is JobPhase.HELD,
-                array_gone=record.array_gone,
-                worlds_at=tuple(record.worlds_at),
-                costs_from=self.costs[record.job.elastic].shown_by(record.job.id, application(record.job)),
-                check=check,
-                fixed=check.why_fixed() if check and keeps_its_size(record.job, check) else "",
-            )
-        return record.view
+        phase = record.phase
+        if phase is JobPhase.QUEUED and record.world is not None and record.world.members:
+            phase = JobPhase.RUNNING
+        check = record.check
+        if record.costs is None:
+            record.costs = self.costs[record.job.elastic].of(record.job.id, application(record.job))
+        return JobView(
+            job=terms_of(record.job, check),
+            phase=phase,
+            pilots=dict(record.pilots),
+            world=record.world,
+            curve=self._curve(record),
+            costs=record.costs,
+            samples_done=record.samples_done,
+            reason=record.reason or record.unsaved,
+            topped_up_at=record.topped_up_at,
+            failures=record.failures,
+            turned_at=record.turned_at,
+            waited_s=record.waited_s,
+            batches=self._batch_curves(record),
+            noise_scale=record.noise_scale,
+            curve_refuted=record.curve_refuted,
+            committed_at=record.committed_at,
+            waits=record.waits and phase is JobPhase.HELD,
+            array_gone=record.array_gone,
+            worlds_at=tuple(record.worlds_at),
+            costs_from=self.costs[record.job.elastic].shown_by(record.job.id, application(record.job)),
+            check=check,
+            fixed=check.why_fixed() if check and keeps_its_size(record.job, check) else "",
+        )
 
     def _curve(self, record: JobState) -> Curve | None:
         """What is taken for its curve: the one given, or that of the samples."""

@@ -37,11 +37,7 @@ class ManualClock:
         return self.time
 
     def advance(self, seconds: float) -> None:
-        """Let `seconds` pass.
-
-        Raises:
-            ValueError: time does not run backwards.
-        """
+        """Let `seconds` pass. ValueError: time does not run backwards."""
         if seconds < 0:
             raise ValueError(f"time does not run backwards: {seconds} s")
         self.time += seconds
@@ -98,7 +94,6 @@ class MemoryCluster:
         self._next_array = 1000
         # Rows of a snapshot are those of the last one where nothing has changed: there are thousands.
         self._rows: dict[str, tuple[tuple[object, ...], SlurmJob]] = {}
-        self._allocated: dict[str, tuple[Node, Node]] = {}
 
     # -- the world's side --------------------------------------------------------------------------------------
 
@@ -141,7 +136,7 @@ class MemoryCluster:
         jobs = self.main + self.plain + pilots
         busy = {name for job in jobs if job.holds_nodes for name in job.nodes}
         nodes = tuple(
-            self._as_allocated(node) if name in busy and node.state is NodeState.IDLE else node
+            replace(node, state=NodeState.ALLOCATED) if name in busy and node.state is NodeState.IDLE else node
             for name, node in sorted(self.nodes.items())
         )
         return Snapshot(self.clock.now(), nodes, jobs, self.reservations)
@@ -235,12 +230,6 @@ class MemoryCluster:
         for pilot, task in self.tasks.items():
             if task.start is not None and self.clock.now() >= task.start + task.limit_s:
                 self.end_pilot(pilot, PilotEnd(SlurmState.TIMEOUT))
-
-    def _as_allocated(self, node: Node) -> Node:
-        before = self._allocated.get(node.name)
-        if before is None or before[0] is not node:
-            before = self._allocated[node.name] = node, replace(node, state=NodeState.ALLOCATED)
-        return before[1]
 
     def _row(self, pilot: str, task: _Task) -> SlurmJob:
         made_of = task.owner, task.state, task.held, task.nodes, task.start, task.limit_s, task.submitted

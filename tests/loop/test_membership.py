@@ -7,7 +7,7 @@ import pytest
 from malletrain.domain.errors import Refused
 from malletrain.domain.event import EventKind
 from malletrain.loop.membership.admission import Claim
-from malletrain.loop.membership.standing import GENERATION_GAP
+from malletrain.loop.membership.next_world import GENERATION_GAP
 from malletrain.wire.messages import Exited, Finished, Left, Switched, ToppedUp, Warm
 from tests.loop.stage import A, B, C, D, Stage
 from tests.world import data_of

@@ -35,7 +35,7 @@ _FIRST_CLASS = 16  #: Tags from here on are classes.
 #: asked for.
 _KEPT_TO_SAVE_WORK: Mapping[str, Mapping[str, object]] = {
     "malletrain.loop.ledger:Ledger": {"_views": {}, "_changed": set()},
-    "malletrain.loop.job_state:JobState": {"view": None, "costs": None},
+    "malletrain.loop.job_state:JobState": {"costs": None},
 }
 
 

@@ -24,7 +24,7 @@ from malletrain.wire import messages
 log = logging.getLogger("malletrain.elastic")
 
 #: A quorum's generation exceeds every one seen by this much, so that the daemon cannot have given the same number.
-#: The daemon goes on beyond it (`loop.membership.reports.GENERATION_GAP`).
+#: The daemon goes on beyond it (`loop.membership.next_world.GENERATION_GAP`).
 QUORUM_GENERATION_GAP = 500
 
 #: How long the lowest rank collects votes. The others look for a call every `daemon_link.LAST_RETRY_S`.

@@ -32,7 +32,15 @@ from malletrain.loop.membership.fencing import (
     still_held,
     unheard_with_state,
 )
-from malletrain.loop.membership.next_world import GENERATION_BLOCK, WorkerCandidate, next_world, why_it_ends
+from malletrain.loop.membership.next_world import (
+    GENERATION_BLOCK,
+    GENERATION_GAP,
+    JobTerms,
+    LastWorlds,
+    WorkerCandidate,
+    next_world,
+    why_it_ends,
+)
 from malletrain.loop.membership.state import Check, JobMembership, MembershipSettings, Phase, Worker
 from malletrain.loop.ports import Clock
 from malletrain.wire.messages import Plan, Seat
@@ -81,11 +89,14 @@ class Shared:
     settled: set[int] = field(default_factory=set)  #: jobs that something has happened to since
 
 
-class JobMachine:
+class JobMachine(JobMembership):
     """The rules that change one job's membership. Whoever records a fact calls `settle` afterwards."""
 
-    def __init__(self, job: JobMembership, shared: Shared) -> None:
-        self.job = job
+    def __init__(self, shared: Shared, job: int, terms: JobTerms, last: LastWorlds) -> None:
+        # Releases that reserved no numbers gave fewer than GENERATION_GAP that the journal does not have.
+        generation = max(last.reserved, last.published + GENERATION_GAP if last.published else 0)
+        reserved = generation or GENERATION_BLOCK  # by its announcement, if this daemon took that
+        super().__init__(job, terms, generation, reserved, last, last.taken)
         self.settings, self.clock, self.up_since = shared.settings, shared.clock, shared.up_since
         self.due_at: float | None = None  #: when `tick` must be called (`Clock.elapsed`) if nothing else is before
         self._shared = shared
@@ -96,7 +107,7 @@ class JobMachine:
         """Applies every time limit that has passed."""
         self.due_at = None
         now = self.clock.elapsed()
-        for worker in self.job.living():
+        for worker in self.living():
             if worker.lost_at is not None and now >= worker.lost_at:
                 self.lose(worker, worker.lost_how, silent=True)
             elif worker.answered_at is not None and now >= worker.answered_at + self.settings.reconnect_s:
@@ -111,13 +122,12 @@ class JobMachine:
 
     def forget(self) -> list[str]:
         """Forgets workers that left long ago, and names them. They are refused as long as one may still call."""
-        job = self.job
         forgotten = []
         since = self.clock.elapsed() - 10 * self.settings.silence_s
-        for name in [each.id for each in job.workers.values() if not each.phase.lives and each.last_seen < since]:
-            planned = job.is_planned(name) or any(plan.has(name) for plan in job.published.values())
-            if job.over is not None or not planned:
-                del job.workers[name]
+        for name in [each.id for each in self.workers.values() if not each.phase.lives and each.last_seen < since]:
+            planned = self.is_planned(name) or any(plan.has(name) for plan in self.published.values())
+            if self.over is not None or not planned:
+                del self.workers[name]
                 forgotten.append(name)
         return forgotten
 
@@ -125,17 +135,17 @@ class JobMachine:
         """Asks for a call of `tick` at that moment or earlier."""
         if self.due_at is None or moment < self.due_at:
             self.due_at = moment
-            heapq.heappush(self._shared.due, (moment, self.job.id))
+            heapq.heappush(self._shared.due, (moment, self.id))
 
     # --- Workers --------------------------------------------------------------------------------------------------
 
     def emit(self, payload: Payload, by: Worker, reason: str = "") -> None:
         """Records an event of a worker."""
-        self._shared.events.append(Event(self.clock.now(), payload, self.job.id, by.pilot, by.node or None, reason))
+        self._shared.events.append(Event(self.clock.now(), payload, self.id, by.pilot, by.node or None, reason))
 
     def holding(self) -> Mapping[str, bool]:
         """The job's pilots that may hold a node, and whether a worker has been warm there, by the journal."""
-        return self._shared.holding(self.job.id)
+        return self._shared.holding(self.id)
 
     def alive(self, worker: Worker) -> None:
         """Records a sign of life."""
@@ -163,7 +173,7 @@ class JobMachine:
     def ask_to_leave(self, worker: Worker, reason: str) -> None:
         """Asks a worker to leave; a worker that has no part in a world leaves at once."""
         worker.leaving_since, worker.leave_reason = self.clock.elapsed(), reason
-        if not self.job.is_planned(worker.id):
+        if not self.is_planned(worker.id):
             worker.end = reason
             self.leave(worker, reason)
 
@@ -177,9 +187,9 @@ class JobMachine:
         """Gives a worker up. `silent`: only because it was not heard."""
         worker.phase, worker.lost_how, worker.silent = Phase.LOST, how, silent
         worker.end = worker.end or f"given up: {how}"
-        self.job.losses += 1
+        self.losses += 1
         self.emit(WorkerLost(worker.id, how), worker, how)
-        if self.job.over is None and self.job.trains(worker.id):
+        if self.over is None and self.trains(worker.id):
             self.ask(f"{worker.id} is lost: {how}", broken=True)
 
     def is_new(self, worker: Worker) -> bool:
@@ -190,67 +200,64 @@ class JobMachine:
 
     def newcomer_failed(self, worker: Worker, how: str) -> None:
         """Takes in that a newcomer is lost by its script's fault. A job whose newcomers fail alike keeps its size."""
-        job, kind = self.job, _NUMBER.sub("0", how)
-        words, count, at = job.alike
-        serving = [each for each in job.living() if each.phase is Phase.SERVING]
+        kind = _NUMBER.sub("0", how)
+        words, count, at = self.alike
+        serving = [each for each in self.living() if each.phase is Phase.SERVING]
         stayed = any((each.warm_at or 0.0) > at and not self.is_new(each) for each in serving)
         in_row = 1 if stayed or words != kind else count + 1
-        job.alike = kind, in_row, self.clock.elapsed()
-        if serving and in_row == MAX_ALIKE and not job.terms.fixed:
-            job.too_alike = f"{in_row} newcomers in a row failed alike: {how}"[:MAX_ALIKE_TEXT]
+        self.alike = kind, in_row, self.clock.elapsed()
+        if serving and in_row == MAX_ALIKE and not self.terms.fixed:
+            self.too_alike = f"{in_row} newcomers in a row failed alike: {how}"[:MAX_ALIKE_TEXT]
 
     def _heed_alike_failures(self) -> None:
         """Keeps a job whose newcomers fail alike at the size of its world, once that is whole and no other is
         planned: the last of them may have been a member, and the others go on first."""
-        job = self.job
-        if not job.too_alike or job.world is None or job.pending is not None:
+        if not self.too_alike or self.world is None or self.pending is not None:
             return
-        members = [job.workers[name] for name in job.world.workers]
+        members = [self.workers[name] for name in self.world.workers]
         if all(each.phase.lives and each.leaving_since is None for each in members):
-            text, job.too_alike = job.too_alike, ""
+            text, self.too_alike = self.too_alike, ""
             self.note_check(members[0], "", ScriptVerdict.DIFFERENT, text)  # of this job alone
 
     def note_check(self, by: Worker, digest: str, verdict: ScriptVerdict, text: str) -> None:
         """Records what was found of the job's script, and keeps the job at its size where that follows."""
-        job = self.job
-        job.checked.add(digest)
-        if job.terms.fixed:  # a check that was under way does not set it free: its newcomers failed
+        self.checked.add(digest)
+        if self.terms.fixed:  # a check that was under way does not set it free: its newcomers failed
             return
-        is_coming = job.pending is not None and bool(job.pending.members) and job.all_live(job.pending)
-        plan = job.pending if is_coming else job.world
-        held, terms = len(plan.members) if plan is not None else 0, job.terms
+        is_coming = self.pending is not None and bool(self.pending.members) and self.all_live(self.pending)
+        plan = self.pending if is_coming else self.world
+        held, terms = len(plan.members) if plan is not None else 0, self.terms
         nodes = size_kept(held, terms.min_nodes, terms.max_nodes, terms.sizes)
         self.emit(ScriptChecked(digest, verdict, text, nodes), by, text)
-        job.terms = dataclasses.replace(job.terms, checked=digest, undecided=verdict is ScriptVerdict.UNDECIDED)
-        if verdict is ScriptVerdict.DIFFERENT and not job.terms.trusted and not job.terms.restarts:
-            job.terms = dataclasses.replace(job.terms, min_nodes=nodes, max_nodes=nodes, sizes=(), fixed=True)
+        self.terms = dataclasses.replace(self.terms, checked=digest, undecided=verdict is ScriptVerdict.UNDECIDED)
+        if verdict is ScriptVerdict.DIFFERENT and not self.terms.trusted and not self.terms.restarts:
+            self.terms = dataclasses.replace(self.terms, min_nodes=nodes, max_nodes=nodes, sizes=(), fixed=True)
 
     def note_trial(self, by: Worker, text: str) -> None:
         """Records how the gradients of a step in two worlds differ, "" for not; the first time, and for this job."""
-        job = self.job
-        if job.compared or not job.terms.undecided:
+        if self.compared or not self.terms.undecided:
             return
-        job.compared = True
+        self.compared = True
         if text:
             self.note_check(by, "", ScriptVerdict.DIFFERENT, text)
         else:
             said = "gradients of a step before and after its world grew are equal"
-            self.note_check(by, job.terms.checked, ScriptVerdict.UNDECIDED, said)
+            self.note_check(by, self.terms.checked, ScriptVerdict.UNDECIDED, said)
 
     def _is_tried(self, seats: tuple[Seat, ...], *, urgent: bool) -> bool:
         """Whether members try a step in both worlds: where a world grows, and no check could decide. No node that a
         main job waits for is held back by it."""
-        job, names = self.job, {seat.worker for seat in seats}
-        before = set(job.world.workers) if job.world is not None else set[str]()
-        open_yet = job.terms.undecided and not (job.compared or job.terms.trusted or job.terms.restarts)
+        names = {seat.worker for seat in seats}
+        before = set(self.world.workers) if self.world is not None else set[str]()
+        open_yet = self.terms.undecided and not (self.compared or self.terms.trusted or self.terms.restarts)
         return open_yet and not urgent and bool(before) and before < names
 
     def end(self, reason: str) -> None:
         """Directs every worker of the job to stop."""
-        self._shared.settled.add(self.job.id)
-        self.job.over, self.job.over_since = reason, self.clock.elapsed()
-        self.job.pending = self.job.check = None
-        for worker in self.job.living():
+        self._shared.settled.add(self.id)
+        self.over, self.over_since = reason, self.clock.elapsed()
+        self.pending = self.check = None
+        for worker in self.living():
             worker.end = reason
 
     # --- Worlds ---------------------------------------------------------------------------------------------------
@@ -258,80 +265,76 @@ class JobMachine:
     def take(self, generation: int) -> None:
         """Makes the outstanding plan of this number the job's world, once one member has switched: all do so
         together, after the same step."""
-        job = self.job
-        plan = job.published.get(generation)
+        plan = self.published.get(generation)
         if plan is None or not plan.members:
             return  # unknown, old, or without members
-        job.trained(plan)
-        if job.pending is plan:
-            job.pending = None  # else it was superseded while they agreed on it
-        job.build_tries, job.build_again_at = 0, None
-        job.published = {number: later for number, later in job.published.items() if number > generation}
-        job.arrived, job.arriving_since = set(), self.clock.elapsed()
+        self.trained(plan)
+        if self.pending is plan:
+            self.pending = None  # else it was superseded while they agreed on it
+        self.build_tries, self.build_again_at = 0, None
+        self.published = {number: later for number, later in self.published.items() if number > generation}
+        self.arrived, self.arriving_since = set(), self.clock.elapsed()
         for name in plan.workers:
-            if job.workers[name].phase.lives:
-                self.train(job.workers[name])
+            if self.workers[name].phase.lives:
+                self.train(self.workers[name])
 
     def ask(self, reason: str, *, broken: bool, entered: bool = False) -> None:
         """Asks all members to check in. One check runs at a time; a later call may make it that of a broken world."""
-        job = self.job
-        if job.check is not None:
-            job.check.entered = job.check.entered or entered
-            if broken and not job.check.broken:
-                job.check.broken, job.check.reason = True, reason
+        if self.check is not None:
+            self.check.entered = self.check.entered or entered
+            if broken and not self.check.broken:
+                self.check.broken, self.check.reason = True, reason
             return
-        plans = (plan for plan in (job.world, job.pending) if plan is not None)
+        plans = (plan for plan in (self.world, self.pending) if plan is not None)
         members = dict.fromkeys(name for plan in plans for name in plan.workers)  # each once, in order
-        asked = tuple(name for name in members if job.workers[name].phase.lives)
-        job.checks += 1
+        asked = tuple(name for name in members if self.workers[name].phase.lives)
+        self.checks += 1
         deadline = self.clock.elapsed() + self.settings.check_in_s
-        if any(job.workers[name].unheard for name in asked):
+        if any(self.workers[name].unheard for name in asked):
             # Just after a restart of the daemon, members may not have noticed yet that it is back.
             deadline = max(deadline, self.up_since + self.settings.return_s)
-        job.check = Check(job.checks, deadline, broken, entered, reason, asked)
+        self.check = Check(self.checks, deadline, broken, entered, reason, asked)
         self.look_at(deadline)
 
     def build_again(self, reason: str) -> None:
         """Publishes the outstanding plan anew because a member could not make its group: at once, and from the second
         failure on after a delay, in which members that are gone are found."""
-        job = self.job
-        if job.pending is None or job.build_again_at is not None:
+        if self.pending is None or self.build_again_at is not None:
             return
-        job.build_tries += 1
-        if job.build_tries == 1 and self._has_numbers():
-            self.publish(job.pending.members, reason)
+        self.build_tries += 1
+        if self.build_tries == 1 and self._has_numbers():
+            self.publish(self.pending.members, reason)
             return
-        delay = min(MAX_BUILD_DELAY_S, FIRST_BUILD_DELAY_S * 2 ** min(max(0, job.build_tries - 2), 16))
-        job.build_again_at, job.build_reason = self.clock.elapsed() + delay, reason
-        self.look_at(job.build_again_at)
-        self.ask(f"generation {job.pending.generation} cannot be made", broken=False)
+        delay = min(MAX_BUILD_DELAY_S, FIRST_BUILD_DELAY_S * 2 ** min(max(0, self.build_tries - 2), 16))
+        self.build_again_at, self.build_reason = self.clock.elapsed() + delay, reason
+        self.look_at(self.build_again_at)
+        self.ask(f"generation {self.pending.generation} cannot be made", broken=False)
 
     def publish(self, seats: tuple[Seat, ...], reason: str, urgent: bool = False) -> None:
         """Publishes the next generation of the job; it is outstanding until its members have taken it."""
-        job = self.job
-        job.generation += 1
+        self.generation += 1
         if urgent:
-            job.void_before = job.generation
+            self.void_before = self.generation
         store = seats[0].address if seats else ""
-        batch = job.terms.batch(len(seats))
+        batch = self.terms.batch(len(seats))
         # A script that is launched again for each world makes its connections itself.
-        secret = self._shared.make_secret() if seats and not job.terms.restarts else ""
+        secret = self._shared.make_secret() if seats and not self.terms.restarts else ""
         tried = self._is_tried(seats, urgent=urgent)
-        plan = Plan(job.generation, seats, store, reason, urgent, batch, job.void_before, secret, tried)
-        job.pending = job.published[plan.generation] = plan
-        job.published_at[plan.generation] = self.clock.elapsed()
-        job.published_at.pop(plan.generation - PLANS_KEPT, None)
-        job.build_again_at = None
-        job.ask_again_at = self.clock.elapsed() + self.settings.prepare_s
-        job.published.pop(plan.generation - PLANS_KEPT, None)
+        plan = Plan(self.generation, seats, store, reason, urgent, batch, self.void_before, secret, tried)
+        self.pending = self.published[plan.generation] = plan
+        self.published_at[plan.generation] = self.clock.elapsed()
+        self.published_at.pop(plan.generation - PLANS_KEPT, None)
+        self.build_again_at = None
+        self.ask_again_at = self.clock.elapsed() + self.settings.prepare_s
+        self.published.pop(plan.generation - PLANS_KEPT, None)
         members, cause = tuple(seat.pilot for seat in seats), "fault" if urgent else "plan"
         published = GenerationPublished(plan.generation, members, cause, plan.batch)
-        self._shared.events.append(Event(self.clock.now(), published, job.id, reason=reason))
+        self._shared.events.append(Event(self.clock.now(), published, self.id, reason=reason))
 
     def settle(self) -> None:
         """Makes every decision that can be made now."""
-        self._shared.settled.add(self.job.id)
-        if self.job.over is None:
+        self._shared.settled.add(self.id)
+        if self.over is None:
             self._note_time_limits()
             if self._has_numbers():
                 self._settle_world()
@@ -342,15 +345,14 @@ class JobMachine:
     def _has_numbers(self) -> bool:
         """Whether the next worlds can have numbers that no later daemon gives again, even if this one dies before it
         has written that they were published (which waits while the journal cannot be written)."""
-        job = self.job
-        left = job.reserved - job.generation
-        until = job.generation + GENERATION_BLOCK
-        if left < GENERATION_BLOCK // 2 and self._shared.reserve(job.id, until):
-            job.reserved = until
-        return job.reserved - job.generation >= SETTLED_AT_ONCE
+        left = self.reserved - self.generation
+        until = self.generation + GENERATION_BLOCK
+        if left < GENERATION_BLOCK // 2 and self._shared.reserve(self.id, until):
+            self.reserved = until
+        return self.reserved - self.generation >= SETTLED_AT_ONCE
 
     def _note_time_limits(self) -> None:
-        for worker in self.job.living():
+        for worker in self.living():
             if worker.lost_at is not None:
                 self.look_at(worker.lost_at)
             if worker.answered_at is not None:
@@ -361,56 +363,56 @@ class JobMachine:
 
     def _warms_up(self, worker: Worker) -> bool:
         """Whether the worker has never been warm. A member of an adopted world may not have reported yet."""
-        return worker.phase is Phase.JOINING and not self.job.trains(worker.id)
+        return worker.phase is Phase.JOINING and not self.trains(worker.id)
 
     def _settle_world(self) -> None:
-        job = self.job
         self._waits_for_scripts_apart(self.clock.elapsed())  # those of the present plan are held
-        if job.check is None and job.pending is not None and not job.pending.urgent:
+        if self.check is None and self.pending is not None and not self.pending.urgent:
             # No member of the present world notices that a newcomer froze while it joined.
-            if self.clock.elapsed() >= job.ask_again_at:
-                job.ask_again_at = self.clock.elapsed() + self.settings.prepare_s
-                self.ask(f"generation {job.pending.generation} is not taken", broken=False)
-            self.look_at(job.ask_again_at)
-        if job.check is not None:
-            self._settle_check(job.check)
+            if self.clock.elapsed() >= self.ask_again_at:
+                self.ask_again_at = self.clock.elapsed() + self.settings.prepare_s
+                self.ask(f"generation {self.pending.generation} is not taken", broken=False)
+            self.look_at(self.ask_again_at)
+        if self.check is not None:
+            self._settle_check(self.check)
         if (
-            job.pending is not None
-            and job.pending.urgent
-            and not job.pending.members
-            and not self._any_lives(job.world)
+            self.pending is not None
+            and self.pending.urgent
+            and not self.pending.members
+            and not self._any_lives(self.world)
         ):
             self._dissolve()  # all have left by it
-        if job.check is not None or (job.pending is not None and job.pending.urgent and job.all_live(job.pending)):
+        is_repaired = self.pending is not None and self.pending.urgent and self.all_live(self.pending)
+        if self.check is not None or is_repaired:
             return
         now = self.clock.elapsed()
         if self._waits_for_scripts_apart(now):
             return
-        if job.build_again_at is not None and job.pending is not None and job.all_live(job.pending):
-            if now < job.build_again_at:
-                self.look_at(job.build_again_at)
+        if self.build_again_at is not None and self.pending is not None and self.all_live(self.pending):
+            if now < self.build_again_at:
+                self.look_at(self.build_again_at)
                 return
-            self.publish(job.pending.members, job.build_reason)
-        if job.pending is None and job.world is not None and not self._all_arrived(job.world, now):
+            self.publish(self.pending.members, self.build_reason)
+        if self.pending is None and self.world is not None and not self._all_arrived(self.world, now):
             return
         self._heed_alike_failures()
-        candidates = [WorkerCandidate(each.seat, each.warm_at, each.leaving_since) for each in job.living()]
+        candidates = [WorkerCandidate(each.seat, each.warm_at, each.leaving_since) for each in self.living()]
         if not candidates:
             self._dissolve()
             return
-        if job.world is not None and not self._any_lives(job.world):
-            pending = job.pending
+        if self.world is not None and not self._any_lives(self.world):
+            pending = self.pending
             self._dissolve()
-            job.pending = pending if pending is not None and pending.members else None
-        if job.world is None and job.pending is not None and not self._any_lives(job.pending):
+            self.pending = pending if pending is not None and pending.members else None
+        if self.world is None and self.pending is not None and not self._any_lives(self.pending):
             self._dissolve()  # its members may have begun to train in it
-        if job.world is None and job.pending is None and self._waits_for_silent_workers(now):
+        if self.world is None and self.pending is None and self._waits_for_silent_workers(now):
             return
         verdict = next_world(
-            job.world.workers if job.world else (),
-            job.pending.workers if job.pending else None,
+            self.world.workers if self.world else (),
+            self.pending.workers if self.pending else None,
             candidates,
-            job.terms,
+            self.terms,
             now,
             self.settings.gather_s,
             self._measurement_size(candidates, now),
@@ -419,19 +421,18 @@ class JobMachine:
             self.look_at(verdict.look_again_at)
         if verdict.seats is not None:
             self.publish(verdict.seats, verdict.reason)
-        elif job.pending is not None and not job.all_live(job.pending):
-            job.pending = None  # it cannot be taken any more, and no other is possible yet
+        elif self.pending is not None and not self.all_live(self.pending):
+            self.pending = None  # it cannot be taken any more, and no other is possible yet
 
     def _settle_check(self, check: Check) -> None:
-        job = self.job
         now = self.clock.elapsed()
         silent = []
         for name in check.asked:
-            worker = job.workers[name]
+            worker = self.workers[name]
             if not worker.phase.lives or name in check.answered:
                 continue
             if now >= check.deadline or (check.broken and worker.dropped):
-                check.broken = check.broken or check.entered or job.trains(name)
+                check.broken = check.broken or check.entered or self.trains(name)
                 how = worker.lost_how or f"did not check in within {self.settings.check_in_s:g} s"
                 self.lose(worker, how, silent=True)
             else:
@@ -441,79 +442,76 @@ class JobMachine:
             return
         if check.broken and (self._waits_for_a_majority(check, now) or self._waits_for_scripts_apart(now)):
             return
-        job.check = None
+        self.check = None
         if not check.broken:
             return  # all have answered: one member is slow
-        survivors = [name for name in check.asked if name in check.whole and job.workers[name].phase.lives]
-        staying = [name for name in survivors if job.workers[name].leaving_since is None]
+        survivors = [name for name in check.asked if name in check.whole and self.workers[name].phase.lives]
+        staying = [name for name in survivors if self.workers[name].leaving_since is None]
         for name in check.asked:
-            if name not in check.whole and job.workers[name].phase is Phase.SERVING:
-                job.workers[name].phase = Phase.WARM  # the step during which it received the state was not committed
+            if name not in check.whole and self.workers[name].phase is Phase.SERVING:
+                self.workers[name].phase = Phase.WARM  # the step during which it received the state was not committed
         if not survivors:
             self._dissolve()
             return
         members = staying or survivors[:1]
         left_out = set(survivors).difference(members)
         lost = max(map(check.whole.__getitem__, left_out), default=0) > max(map(check.whole.__getitem__, members))
-        if not job.terms.restarts and (lost or could_go_on_apart(job, check, left_out, self.holding())):
+        if not self.terms.restarts and (lost or could_go_on_apart(self, check, left_out, self.holding())):
             members = survivors  # those that leave follow by the next plan, which all take together
-        before = job.world or job.pending
-        if job.terms.fixed and before is not None and set(members) != set(before.workers):
-            self.publish((), why_it_ends(job.terms, check.reason), urgent=True)
+        before = self.world or self.pending
+        if self.terms.fixed and before is not None and set(members) != set(before.workers):
+            self.publish((), why_it_ends(self.terms, check.reason), urgent=True)
             return
-        self.publish(tuple(job.workers[name].seat for name in members), check.reason, urgent=True)
+        self.publish(tuple(self.workers[name].seat for name in members), check.reason, urgent=True)
 
     def _dissolve(self) -> None:
         """Drops a world whose members are all silent; if only the network failed they may bring it back."""
-        job = self.job
-        last = job.world or job.pending
+        last = self.world or self.pending
         for name in last.workers if last is not None else ():
-            worker = job.workers[name]
+            worker = self.workers[name]
             worker.may_return = worker.phase is Phase.LOST and worker.silent
-        job.world = job.pending = None
-        job.void_before = job.generation + 1
+        self.world = self.pending = None
+        self.void_before = self.generation + 1
 
     def _any_lives(self, plan: Plan | None) -> bool:
-        return plan is not None and any(self.job.workers[name].phase.lives for name in plan.workers)
+        return plan is not None and any(self.workers[name].phase.lives for name in plan.workers)
 
     def _all_arrived(self, world: Plan, now: float) -> bool:
         """Whether the next change may begin: a member that has not taken an urgent plan must go on seeing it."""
-        job = self.job
-        missing = [name for name in world.workers if name not in job.arrived and job.workers[name].phase.lives]
+        missing = [name for name in world.workers if name not in self.arrived and self.workers[name].phase.lives]
         if missing and not world.urgent and not self.relaunches:
-            if now >= job.arriving_since + self.settings.arrive_s:
+            if now >= self.arriving_since + self.settings.arrive_s:
                 return True
-            self.look_at(job.arriving_since + self.settings.arrive_s)
+            self.look_at(self.arriving_since + self.settings.arrive_s)
         return not missing
 
     def _measurement_size(self, candidates: Sequence[WorkerCandidate], now: float) -> int | None:
         """The size at which the world of an unmeasured job stays for now; None for no limit."""
-        job = self.job
-        if not job.climbs:
+        if not self.climbs:
             return None
-        size = len(job.world.members) if job.world is not None else 0
-        if size and size not in job.seen and job.pending is None:
-            until = job.arriving_since + self.settings.stop_s
+        size = len(self.world.members) if self.world is not None else 0
+        if size and size not in self.seen and self.pending is None:
+            until = self.arriving_since + self.settings.stop_s
             if now < until:
                 self.look_at(until)
                 return size
-            job.climbs = False  # its steps are too long to be measured so
+            self.climbs = False  # its steps are too long to be measured so
             return None
         target = sum(each.leaving_since is None for each in candidates)
-        stop = next_measurement_size(job.seen, target, job.terms.permits, job.terms.max_nodes)
+        stop = next_measurement_size(self.seen, target, self.terms.permits, self.terms.max_nodes)
         if stop is None and target > size:
-            job.climbs = False
+            self.climbs = False
         return stop
 
     def _release_idle_leavers(self) -> None:
         """Lets newcomers go that were asked to leave while a plan included them, and that no plan includes now; after
         `arrive_s`: the members may have agreed on a withdrawn plan in the same moment."""
         now = self.clock.elapsed()
-        for worker in self.job.living():
-            if worker.leaving_since is None or worker.phase is Phase.SERVING or self.job.is_planned(worker.id):
+        for worker in self.living():
+            if worker.leaving_since is None or worker.phase is Phase.SERVING or self.is_planned(worker.id):
                 continue
             until = worker.leaving_since + self.settings.arrive_s
-            if now < until and any(plan.has(worker.id) for plan in self.job.published.values()):
+            if now < until and any(plan.has(worker.id) for plan in self.published.values()):
                 self.look_at(until)
                 continue
             worker.end = worker.leave_reason
@@ -524,24 +522,23 @@ class JobMachine:
     def _waits_for_silent_workers(self, now: float) -> bool:
         """Whether no world may begin yet: workers that hold the state may train where they are not heard. After a
         restart of the daemon they have `adopt_s` to say hello, before their nodes are taken back."""
-        job = self.job
-        unheard = unheard_with_state(job, self._look_at_fences())
+        unheard = unheard_with_state(self, self._look_at_fences())
         if not unheard:
-            job.fenced_at = None
+            self.fenced_at = None
             return False
-        if job.fenced_at is None:
+        if self.fenced_at is None:
             if now < self.up_since + self.settings.adopt_s and None in unheard.values():
                 self.look_at(now + UNHEARD_POLL_S)
                 return True
-            job.fenced_at = now
+            self.fenced_at = now
         self._take_back(unheard, now)
-        return now < job.fenced_at + self.settings.fence_s
+        return now < self.fenced_at + self.settings.fence_s
 
     def _waits_for_a_majority(self, check: Check, now: float) -> bool:
         """Whether those that have answered must wait, because more than half of their world is silent."""
-        if self.job.terms.restarts or not check.whole:
+        if self.terms.restarts or not check.whole:
             return False
-        away = silent_majorities(self.job, check, self._look_at_fences())
+        away = silent_majorities(self, check, self._look_at_fences())
         if not away:
             return False
         check.fenced_at = now if check.fenced_at is None else check.fenced_at
@@ -550,22 +547,21 @@ class JobMachine:
 
     def _waits_for_scripts_apart(self, now: float) -> bool:
         """Whether others must wait, because scripts of an earlier world may run on where they are not heard."""
-        job = self.job
         if not self.relaunches:
             return False
-        apart = {each.pilot: each for each in scripts_apart(job, self._look_at_fences())}
-        job.apart_since = {pilot: job.apart_since.get(pilot, now) for pilot in apart}
+        apart = {each.pilot: each for each in scripts_apart(self, self._look_at_fences())}
+        self.apart_since = {pilot: self.apart_since.get(pilot, now) for pilot in apart}
         if apart:
             self._take_back(apart, now)
         return self._scripts_may_run_apart(now)
 
     def _scripts_may_run_apart(self, now: float) -> bool:
-        return any(now < since + self.settings.fence_s for since in self.job.apart_since.values())
+        return any(now < since + self.settings.fence_s for since in self.apart_since.values())
 
     def _look_at_fences(self) -> Mapping[str, bool]:
         """Forgets which nodes were taken back that are free now; the job's pilots that may hold one."""
         holding = self.holding()
-        self.job.fenced = still_held(self.job, holding)
+        self.fenced = still_held(self, holding)
         return holding
 
     def _take_back(self, away: Mapping[str, Worker | None], now: float) -> None:
@@ -573,20 +569,20 @@ class JobMachine:
         The others go on once the nodes are free, and `fence_s` later at the latest: Slurm has killed them by then."""
         self.look_at(now + UNHEARD_POLL_S)
         for pilot, worker in away.items():
-            if pilot in self.job.fenced:
+            if pilot in self.fenced:
                 continue
-            self.job.fenced.add(pilot)
+            self.fenced.add(pilot)
             how = "not heard, and others are to train on without it: its node is taken back"
             name = f"{pilot}.0" if worker is None else worker.id
             if worker is not None:
                 worker.may_return, worker.end = False, f"given up: {how}"
             lost = WorkerLost(name, how, fenced=True)
-            self._shared.events.append(Event(self.clock.now(), lost, self.job.id, pilot, None, how))
+            self._shared.events.append(Event(self.clock.now(), lost, self.id, pilot, None, how))
 
     @property
     def relaunches(self) -> bool:
         """Whether launchers are the members, each of which ends and starts its script by itself."""
-        return self.job.terms.restarts and not self.job.terms.items
+        return self.terms.restarts and not self.terms.items
 
     def holds_scripts(self, plan: Plan) -> bool:
         """Whether no script of this plan may start yet, because one of an earlier world may still run: it saves, and
@@ -595,6 +591,6 @@ class JobMachine:
             self._scripts_may_run_apart(self.clock.elapsed())
             or any(
                 each.unheard or (each.at is not None and each.at.generation < plan.generation)
-                for each in self.job.living()
+                for each in self.living()
             )
         )

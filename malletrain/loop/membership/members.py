@@ -18,8 +18,8 @@ from malletrain.domain.job import ScriptCheck
 from malletrain.loop.membership import reports
 from malletrain.loop.membership.admission import Admission, Claim, NotItsPilot
 from malletrain.loop.membership.machine import JobMachine, Shared
-from malletrain.loop.membership.next_world import GENERATION_BLOCK, JobTerms, LastWorlds
-from malletrain.loop.membership.standing import GENERATION_GAP, members_of, take_standing
+from malletrain.loop.membership.next_world import JobTerms, LastWorlds
+from malletrain.loop.membership.standing import members_of, take_standing
 from malletrain.loop.membership.state import JobMembership, MembershipSettings, Phase, Worker
 from malletrain.loop.ports import Clock
 from malletrain.wire.messages import Directive, Message, Plan, Standing
@@ -70,7 +70,7 @@ class Membership:
         machine = self._machines.get(action.job_id)
         if machine is None:
             return
-        for worker in machine.job.living():
+        for worker in machine.living():
             if worker.pilot == action.pilot and worker.leaving_since is None:
                 machine.ask_to_leave(worker, action.reason)
         machine.settle()
@@ -80,21 +80,20 @@ class Membership:
         machine = self._machines.get(job_id)
         if machine is None:
             return
-        for worker in machine.job.living():
+        for worker in machine.living():
             if worker.pilot in pilots:
                 machine.lose(worker, "its task has ended, by Slurm")
         machine.settle()
 
     def end_job(self, job_id: int, reason: str) -> None:
         """Directs every worker of the job to stop."""
-        machine = self._machines.get(job_id) or self._new_machine(job_id, JobTerms())
-        self._machines[job_id] = machine
+        machine = self._machines[job_id] = self._machine(job_id, JobTerms())
         machine.end(reason)
 
     def top_up(self, job_id: int, tasks: int) -> bool:
         """Asks the oldest worker of the job to submit more held tasks; False when the job has no worker."""
         machine = self._machines.get(job_id)
-        for worker in machine.job.living() if machine else ():
+        for worker in machine.living() if machine else ():
             if worker.leaving_since is None:
                 worker.top_up = tasks
                 self._shared.settled.add(job_id)
@@ -105,8 +104,8 @@ class Membership:
         """Sets the samples of a step by nodes. A batch changes with the next generation only."""
         self._batches[job_id] = batches
         if job_id in self._machines:
-            job = self._machines[job_id].job
-            job.terms = replace(job.terms, batches=batches)
+            machine = self._machines[job_id]
+            machine.terms = replace(machine.terms, batches=batches)
 
     def climb(self, jobs: frozenset[int]) -> None:
         """Sets the jobs of unknown scalability: a new world of theirs grows in stages and is measured at each."""
@@ -124,8 +123,7 @@ class Membership:
 
     def job(self, job_id: int) -> JobMembership | None:
         """The job's state, to be read only; None before its first worker's hello."""
-        machine = self._machines.get(job_id)
-        return machine.job if machine else None
+        return self._machines.get(job_id)
 
     def world(self, job_id: int) -> Plan | None:
         """The generation that trains now."""
@@ -157,17 +155,16 @@ class Membership:
         terms = admission.terms
         if claim.job in self._batches:
             terms = replace(terms, batches=self._batches[claim.job])
-        machine = self._machines.get(claim.job) or self._new_machine(claim.job, terms)
-        job = machine.job
-        if job.over is not None:
-            raise Refused(f"job {claim.job} is over ({job.over}): end this process")
-        worker = self._known(claim, job)
-        brought = members_of(claim, job, standing, self._admit_seat, self._refused) if standing is not None else None
+        machine = self._machine(claim.job, terms)
+        if machine.over is not None:
+            raise Refused(f"job {claim.job} is over ({machine.over}): end this process")
+        worker = self._known(claim, machine)
+        brought = members_of(claim, machine, standing, self._admit_seat, self._refused) if standing else None
         # Nothing is refused from here on.
         self._machines[claim.job] = machine
-        job.terms = terms
-        if claim.job in self._climbers and job.world is None and job.pending is None and not terms.restarts:
-            job.climbs = not job.seen
+        machine.terms = terms
+        if claim.job in self._climbers and machine.world is None and machine.pending is None and not terms.restarts:
+            machine.climbs = not machine.seen
         if worker is None:
             worker = self._enter(machine, claim)
         else:
@@ -180,8 +177,12 @@ class Membership:
         if admission.leave and worker.leaving_since is None:
             machine.ask_to_leave(worker, admission.leave)
         machine.settle()
-        self._job_of.update(dict.fromkeys(job.workers, claim.job))
+        self._job_of.update(dict.fromkeys(machine.workers, claim.job))
         return worker
+
+    def _machine(self, job_id: int, terms: JobTerms) -> JobMachine:
+        known = self._machines.get(job_id)
+        return known or JobMachine(self._shared, job_id, terms, self._last.get(job_id, LastWorlds()))
 
     def _known(self, claim: Claim, job: JobMembership) -> Worker | None:
         """The worker, if it has said hello before. Refused: the claim contradicts what is on record."""
@@ -190,7 +191,7 @@ class Membership:
         worker = job.workers.get(claim.worker)
         if worker is None:
             for machine in self._machines.values():
-                for other in machine.job.workers.values():
+                for other in machine.workers.values():
                     if other.pilot == claim.pilot and (other.job != claim.job or other.restart > claim.restart):
                         why = (
                             "is another job's" if other.job != claim.job else f"has had a later run, {other.restart}"
@@ -206,12 +207,12 @@ class Membership:
         return worker
 
     def _enter(self, machine: JobMachine, claim: Claim) -> Worker:
-        for old in machine.job.living():
+        for old in machine.living():
             if old.pilot == claim.pilot:
                 machine.lose(old, "its pilot was started again")
         now = self._clock.elapsed()
         worker = Worker(claim.worker, claim.job, claim.pilot, claim.restart, claim.node, claim.uid, now, now)
-        machine.job.workers[worker.id] = worker
+        machine.workers[worker.id] = worker
         machine.emit(WorkerJoined(worker.id), worker, "hello")
         return worker
 
@@ -221,13 +222,6 @@ class Membership:
             raise NotItsPilot(f"worker {claim.worker} is none of job {claim.job}'s: end this process")
         return self._admit(claim)
 
-    def _new_machine(self, job_id: int, terms: JobTerms) -> JobMachine:
-        last = self._last.get(job_id, LastWorlds())
-        # Releases that reserved no numbers gave fewer than GENERATION_GAP that the journal does not have.
-        generation = max(last.reserved, last.published + GENERATION_GAP if last.published else 0)
-        reserved = generation or GENERATION_BLOCK  # by its announcement, if this daemon took that
-        return JobMachine(JobMembership(job_id, terms, generation, reserved, last, last.taken), self._shared)
-
     def report(self, name: str, message: Message) -> None:
         """Applies a report of a worker that `worker` knows."""
         reports.apply(*self._find(name), message)
@@ -236,16 +230,15 @@ class Membership:
         """Whether the script with this digest is to be checked beside the worker: beside one worker of the job at a
         time, once, and not where its owner answers for it. `CheckDone` is taken from that worker alone."""
         machine, worker = self._find(name)
-        job = machine.job
-        done = (job.checked | {job.terms.checked}) - {""}
+        done = (machine.checked | {machine.terms.checked}) - {""}
         # (One that keeps its size does so to its end: its world may run the script as it was.)
-        settled = job.terms.trusted or job.terms.restarts or job.terms.fixed
+        settled = machine.terms.trusted or machine.terms.restarts or machine.terms.fixed
         if settled or digest in done or len(done) >= MAX_CHECKS:
             return False
-        other = job.workers.get(job.checker[0])
+        other = machine.workers.get(machine.checker[0])
         if not worker.phase.lives or (other is not None and other.phase.lives and other is not worker):
             return False
-        job.checker = (name, digest)
+        machine.checker = (name, digest)
         return True
 
     def note_check(self, name: str, check: ScriptCheck) -> None:
@@ -287,20 +280,19 @@ class Membership:
     def directive_for(self, name: str) -> Directive:
         """The worker's present directive; a new `seq` means that it changed."""
         machine, worker = self._find(name)
-        job = machine.job
-        asked = job.check is not None and name in job.check.asked and name not in job.check.answered
-        plan = job.pending or job.world if job.over is None else None
+        asked = machine.check is not None and name in machine.check.asked and name not in machine.check.answered
+        plan = machine.pending or machine.world if machine.over is None else None
         wanted = Directive(
             seq=worker.directive.seq,
             plan=plan.as_sent_to(name) if plan is not None else None,
-            check_in=job.check.number if job.check is not None and asked else None,
+            check_in=machine.check.number if machine.check is not None and asked else None,
             leave=worker.leave_reason or None if worker.leaving_since is not None else None,
             end=worker.end,
             top_up=worker.top_up,
             hold=plan is not None and machine.holds_scripts(plan),
             given_up=machine.relaunches and worker.phase is Phase.LOST,
-            losses=job.losses if machine.relaunches else 0,
-            fixed=job.terms.fixed and not machine.relaunches,
+            losses=machine.losses if machine.relaunches else 0,
+            fixed=machine.terms.fixed and not machine.relaunches,
         )
         if wanted != worker.directive:
             worker.directive = replace(wanted, seq=wanted.seq + 1)
@@ -316,13 +308,13 @@ class Membership:
     def mode(self, job_id: int) -> str:
         """How the job takes another size, as `wire.messages.Welcome.mode` has it."""
         machine = self._machines.get(job_id)
-        if machine is None or not machine.job.terms.restarts:
+        if machine is None or not machine.terms.restarts:
             return "live"
-        return "tasks" if machine.job.terms.items else "restart"
+        return "tasks" if machine.terms.items else "restart"
 
     def _find(self, name: str) -> tuple[JobMachine, Worker]:
         machine = self._machines[self._job_of[name]]
-        return machine, machine.job.workers[name]
+        return machine, machine.workers[name]
 
     # --- Time -----------------------------------------------------------------------------------------------------
 
@@ -359,17 +351,17 @@ class Membership:
             machine.tick()
             for name in machine.forget():
                 self._job_of.pop(name, None)
-            job = machine.job
-            if job.over is not None and not job.workers and now - job.over_since > 10 * self.settings.silence_s:
+            long_ago = now - 10 * self.settings.silence_s
+            if machine.over is not None and not machine.workers and machine.over_since < long_ago:
                 del self._machines[job_id]
                 self._batches.pop(job_id, None)
 
     def slept(self, seconds: float) -> None:
         """Moves all time limits by the time in which the daemon itself did not run."""
         for machine in self._machines.values():
-            for worker in machine.job.workers.values():
+            for worker in machine.workers.values():
                 worker.last_seen += seconds
                 worker.answered_at = None if worker.answered_at is None else worker.answered_at + seconds
                 worker.lost_at = None if worker.lost_at is None else worker.lost_at + seconds
-            if machine.job.check is not None:
-                machine.job.check.deadline += seconds
+            if machine.check is not None:
+                machine.check.deadline += seconds

@@ -199,6 +199,9 @@ class TakenWorld:
 #: by its announcement.
 GENERATION_BLOCK = 1000
 
+#: After a restart, generation numbers continue this far beyond the last one on record, so that none is reused.
+GENERATION_GAP = 1000
+
 #: The kinds of events that `last_worlds` goes by.
 WORLD_KINDS = (
     EventKind.JOB_ANNOUNCED,

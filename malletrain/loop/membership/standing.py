@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from malletrain.domain.errors import ContradictsRecord, Refused
 from malletrain.loop.membership.admission import Admission, Claim, NotItsPilot
 from malletrain.loop.membership.machine import JobMachine
+from malletrain.loop.membership.next_world import GENERATION_GAP
 from malletrain.loop.membership.state import JobMembership, Worker
 from malletrain.wire.messages import Plan, Seat, Standing
-
-#: After a restart, generation numbers continue this far beyond the last one on record, so that none is reused.
-GENERATION_GAP = 1000
 
 #: Members that repair their world without the daemon go on so far beyond the highest number that they have heard of
 #: (`malletrain.elastic.resize.quorum.QUORUM_GENERATION_GAP`).
@@ -23,17 +21,8 @@ QUORUM_GENERATION_GAP = 500
 MAX_GENERATIONS_AHEAD = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class AdmittedSeat:
-    """A seat of the world that is brought, and its admission."""
-
-    seat: Seat
-    claim: Claim
-    admission: Admission
-
-
-#: The members of a world that counts.
-Brought = tuple[AdmittedSeat, ...]
+#: The members of a world that counts, each with why it is to leave, if it is.
+Brought = tuple[tuple[Seat, str], ...]
 
 
 def members_of(
@@ -59,8 +48,7 @@ def members_of(
     members: Brought = ()
     for seat in said.members:
         try:
-            other = Claim.of_seat(seat, claim.job, claim.uid)
-            members += (AdmittedSeat(seat, other, admit(other)),)
+            members += ((seat, admit(Claim.of_seat(seat, claim.job, claim.uid)).leave),)
         except NotItsPilot:
             raise
         except Refused as error:
@@ -112,62 +100,57 @@ def _is_possible(job: JobMembership, job_id: int, said: Standing) -> bool:
 
 def take_standing(machine: JobMachine, this: Worker, said: Standing, brought: Brought | None) -> None:
     """Records where a member stands, and adopts its world (`brought`; None to keep the present one)."""
-    job = machine.job
-    job.step = max(job.step, said.step)
+    machine.step = max(machine.step, said.step)
     this.at = Plan(said.generation, said.members)
     own = said.address or next(seat.address for seat in said.members if seat.worker == this.id) or this.address
     if brought is not None:
         this.address = own
         _adopt(machine, this, said, brought)
-    elif (plan := job.published.get(said.generation)) is not None and plan.has(this.id):
+    elif (plan := machine.published.get(said.generation)) is not None and plan.has(this.id):
         machine.take(said.generation)
-        job.arrived.add(this.id)
-    if job.world is not None and job.world.generation == said.generation and job.world.has(this.id):
+        machine.arrived.add(this.id)
+    if machine.world is not None and machine.world.generation == said.generation and machine.world.has(this.id):
         this.address = own
         machine.train(this)
-    if said.seen > job.generation:
+    if said.seen > machine.generation:
         # It takes no plan below the number of a quorum's to which it is bound.
-        job.generation = said.seen
-        if job.is_planned(this.id):
+        machine.generation = said.seen
+        if machine.is_planned(this.id):
             machine.ask(f"{this.id} has seen generation {said.seen}", broken=True)
 
 
 def _adopt(machine: JobMachine, this: Worker, said: Standing, brought: Brought) -> None:
-    job = machine.job
-    for each in brought:
-        _seat(machine, this, each)
-    members = tuple(replace(each.seat, address=job.workers[each.seat.worker].address) for each in brought)
-    job.generation = max(job.generation, said.generation, said.seen) + GENERATION_GAP
+    for seat, _ in brought:
+        _seat(machine, this, seat)
+    members = tuple(replace(seat, address=machine.workers[seat.worker].address) for seat, _ in brought)
+    machine.generation = max(machine.generation, said.generation, said.seen) + GENERATION_GAP
     world = Plan(said.generation, members, "", "adopted from its members")
-    job.trained(world)
-    job.arrived, job.void_before = set(world.workers), said.generation
-    if job.pending is not None and job.pending.generation <= said.generation:
-        job.pending = None
-    for each in brought:
-        member = job.workers[each.seat.worker]
-        if each.admission.leave and member.leaving_since is None:
-            machine.ask_to_leave(member, each.admission.leave)
+    machine.trained(world)
+    machine.arrived, machine.void_before = set(world.workers), said.generation
+    if machine.pending is not None and machine.pending.generation <= said.generation:
+        machine.pending = None
+    for seat, leave in brought:
+        member = machine.workers[seat.worker]
+        if leave and member.leaving_since is None:
+            machine.ask_to_leave(member, leave)
     gone = [seat.worker for seat in said.members if not world.has(seat.worker)]
-    gone += [name for name in world.workers if not job.workers[name].phase.lives]
+    gone += [name for name in world.workers if not machine.workers[name].phase.lives]
     if gone:
         machine.ask(f"{', '.join(gone)[:300]} cannot be there any more", broken=True)
 
 
-def _seat(machine: JobMachine, this: Worker, each: AdmittedSeat) -> None:
+def _seat(machine: JobMachine, this: Worker, seat: Seat) -> None:
     """Gives a member of an adopted world its seat; one not heard yet is waited for."""
-    workers = machine.job.workers
-    member = workers.get(each.seat.worker)
+    workers, now = machine.workers, machine.clock.elapsed()
+    member = workers.get(seat.worker)
     if member is None:
-        now = machine.clock.elapsed()
-        claim = each.claim
-        member = Worker(claim.worker, claim.job, claim.pilot, claim.restart, "", claim.uid, now, now)
-        member.address = each.seat.address
+        restart = int(seat.worker.rpartition(".")[2])  # (it is admitted)
+        member = Worker(seat.worker, this.job, seat.pilot, restart, "", this.uid, now, now, address=seat.address)
         workers[member.id] = member
     elif member.may_return:  # its silence alone was held against it
         machine.bring_back(member)
     else:
-        if member is not this:
-            member.address = member.address or each.seat.address
+        member.address = member.address or seat.address
         return
     if member is not this:
         machine.expect(member)
