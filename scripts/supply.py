@@ -215,11 +215,7 @@ def bill_of_materials(locked: Mapping[str, Pin]) -> dict[str, Any]:
             "purl": row["purl"],
             "licenses": [{"license": {"id": row["licence"]}}],
             "externalReferences": [
-                {
-                    "type": "distribution",
-                    "url": row["url"],
-                    "hashes": [{"alg": "SHA-256", "content": row["sha256"]}],
-                }
+                {"type": "distribution", "url": row["url"], "hashes": [{"alg": "SHA-256", "content": row["sha256"]}]}
             ],
         }
         for row in vendored()

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import structlog
 
-from malletrain.daemon.views.metrics import Metrics
+from malletrain.daemon.metrics import Metrics
 from malletrain.domain.decision import CancelTasks, StartPilot, TopUp
 from malletrain.domain.errors import JournalUnavailable
 from malletrain.domain.event import (

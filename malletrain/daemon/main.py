@@ -20,13 +20,13 @@ import click
 import structlog
 
 from malletrain import __version__, config
+from malletrain.api.explain import describe
 from malletrain.api.ports import Unavailable
 from malletrain.config import Config, ConfigError
 from malletrain.daemon.process import log
 from malletrain.daemon.process.short_collections import WHOLE_INTERVAL_S, collect_and_freeze, no_collections
 from malletrain.daemon.process.systemd import Notifier
 from malletrain.daemon.process.timers import Timers
-from malletrain.daemon.views.explain import describe
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput, MalletrainError
 from malletrain.slurm.command import Commands
 from malletrain.slurm.site import site_facts
@@ -70,13 +70,7 @@ THREAD_SWITCH_S = 0.001
 @click.option("--check-config", is_flag=True, help="Name everything wrong with the configuration, and end.")
 @click.version_option(__version__, prog_name="malletraind")
 def command(
-    file: Path | None,
-    user_mode: bool,
-    once: bool,
-    dry_run: bool,
-    observe: bool,
-    actuator: bool,
-    check_config: bool,
+    file: Path | None, user_mode: bool, once: bool, dry_run: bool, observe: bool, actuator: bool, check_config: bool
 ) -> None:
     """Train malleable PyTorch jobs on idle nodes, and leave before the main queue wants them.
 

@@ -73,13 +73,7 @@ class Observing:
         self._journal = SqliteJournal(self.path)
         self._workers = ShadowWorkers(self._shadow, 0, clock)
         self._loop = Loop(
-            self._shadow,
-            self._workers,
-            self._journal,
-            clock,
-            policy_from(config),
-            rules,
-            guard=threading.RLock(),
+            self._shadow, self._workers, self._journal, clock, policy_from(config), rules, guard=threading.RLock()
         )
         self._job = 0
         self._loop.restore()

@@ -21,18 +21,18 @@ from malletrain.api.connections import ConnectionTable, within_descriptors
 from malletrain.api.http_server import HttpServer, serve
 from malletrain.api.journal_notifier import JournalNotifier
 from malletrain.api.rate_limits import ApiLimits, ReportBudget
+from malletrain.api.requests import LoopRequests
 from malletrain.api.roles import Roles, uids_of
 from malletrain.api.worker_routes import WorkersGate, WorkersRouter
 from malletrain.config import Config
 from malletrain.daemon.image.image_maker import REMEMBERED_S, FoldedState, ImageMaker, last_image
 from malletrain.daemon.journal_keeper import JournalKeeper
+from malletrain.daemon.metrics import Metrics
 from malletrain.daemon.notice_hook import NoticeHook
 from malletrain.daemon.poll_backoff import PollBackoff
 from malletrain.daemon.process.timers import SystemClock
-from malletrain.daemon.requests import LoopRequests
 from malletrain.daemon.run_health import RunHealth
 from malletrain.daemon.site_watch import SiteWatch
-from malletrain.daemon.views.metrics import Metrics
 from malletrain.domain.decision import Decision
 from malletrain.domain.errors import JournalUnavailable
 from malletrain.domain.event import BreakerSwitched, DaemonStarted, DaemonStopped, Event, JobNotified
@@ -87,12 +87,7 @@ class Service:
     """
 
     def __init__(
-        self,
-        config: Config,
-        *,
-        act: bool,
-        user_mode: bool,
-        facts: Callable[[], site_facts.SiteFacts] | None = None,
+        self, config: Config, *, act: bool, user_mode: bool, facts: Callable[[], site_facts.SiteFacts] | None = None
     ) -> None:
         """Check the site, open the journal, fold it, and listen unless nothing is to be done for real (`act`).
 

@@ -151,11 +151,7 @@ class House:
             **settings.pop("auth", {}),
         )  # fmt: skip
         self.sign_in = SignIn(self.roles, self.clock, settings.pop("page_url", URL))
-        self.pages = WebPages(
-            self.sign_in,
-            self.history,
-            lambda: self.nodes,
-        )
+        self.pages = WebPages(self.sign_in, self.history, lambda: self.nodes)
         connections = ConnectionTable(settings.pop("connections", ApiLimits()), 1024)
         self.connections = connections
         limits = settings.pop("limits", ApiLimits())

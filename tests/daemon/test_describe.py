@@ -2,7 +2,7 @@
 
 import pytest
 
-from malletrain.daemon.views.explain import describe, describe_action
+from malletrain.api.explain import describe, describe_action
 from malletrain.domain.decision import (
     Action,
     CancelTasks,

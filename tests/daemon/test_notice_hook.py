@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from malletrain.api.ports import Identity
+from malletrain.api.requests import LoopRequests
 from malletrain.api.schemas import JobBody
 from malletrain.daemon.notice_hook import NoticeHook, message
-from malletrain.daemon.requests import LoopRequests
 from malletrain.domain.errors import Refused
 from malletrain.domain.event import Event, JobAnnounced, JobCancelled, JobFailed, JobNotified, JsonValue
 from malletrain.domain.job import JobPhase, MailType, MalleableJob

@@ -100,10 +100,7 @@ def test_each_may_be_killed_and_the_other_goes_on(lab_factory: LabFactory, folde
         pytest.skip("needs plain users: run as root")
     lab = lab_factory(LabConfig(nodes=4, users=True, accounting=True))
     log = folder / "actuator.jsonl"
-    settings = {
-        "actuator": [f'socket = "{folder}/socket"', f'listener = "{LISTENER}"'],
-        "loop": ["tick_s = 1.0"],
-    }
+    settings = {"actuator": [f'socket = "{folder}/socket"', f'listener = "{LISTENER}"'], "loop": ["tick_s = 1.0"]}
     with Site(lab, daemon_user=LISTENER, account="harvest", settings=settings) as site:
         # Not the listener's own file: it could widen the actuator's bounds.
         actuator = Actuator(lab, Path(shutil.copy(site.config, roots / "malletrain.toml")), folder)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from malletrain.api.explain import explain
+from malletrain.api.promise_view import delay_row
 from malletrain.api.visibility import Visibility
-from malletrain.daemon.views.explain import explain
-from malletrain.daemon.views.promise_view import delay_row
 from malletrain.domain.event import Event, EventKind, JsonValue, MainJobMet
 from malletrain.domain.snapshot import SlurmJob, Snapshot
 from malletrain.loop.tick import Loop

@@ -18,9 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from schemathesis.checks import not_a_server_error
 
+from malletrain.api.requests import LoopRequests
 from malletrain.api.roles import Roles
 from malletrain.api.worker_routes import WorkersRouter
-from malletrain.daemon.requests import LoopRequests
 from malletrain.store.journal import SqliteJournal
 from malletrain.wire import messages as wire
 from tests.api.house import Caller, HandClock, House

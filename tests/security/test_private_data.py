@@ -18,11 +18,11 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from malletrain.api.requests import LoopRequests
 from malletrain.api.roles import Roles
 from malletrain.api.visibility import Visibility
 from malletrain.api.worker_routes import WorkersGate, WorkersRouter
 from malletrain.cli.main import COMMANDS, cli
-from malletrain.daemon.requests import LoopRequests
 from malletrain.domain.event import ArrayAttached, Event, JobAnnounced, OperatorRequest
 from malletrain.domain.job import Curve, MalleableJob
 from malletrain.domain.snapshot import NodeState, Reservation
@@ -42,17 +42,7 @@ ALICE, MALLORY, OPERATOR = 1001, 1002, 1003
 HERS, HIS, MAIN = 3, 880066, 990177
 
 #: What only its owner and operators may read.
-HIDDEN = (
-    "880066",
-    "mallory",
-    "hush",
-    "secret-account",
-    "770077",
-    "990177",
-    "carol",
-    "staff-meeting",
-    "operator-bob",
-)
+HIDDEN = ("880066", "mallory", "hush", "secret-account", "770077", "990177", "carol", "staff-meeting", "operator-bob")
 
 PRIVATE = ("jobs", "usage", "nodes", "reservations", "accounts", "users", "partitions")
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from malletrain.daemon.views.explain import explain, is_main_job, main_job_of
+from malletrain.api.explain import explain, is_main_job, main_job_of
 from malletrain.domain.event import Event, EventKind, MainJobMet, WorkerLeft
 from malletrain.loop.trackers import main_jobs
 from malletrain.slurm.command import Commands

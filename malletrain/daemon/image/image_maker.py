@@ -132,11 +132,7 @@ class ImageMaker:
     """Has images made of one journal. Used by one thread, which merges and deletes nothing meanwhile."""
 
     def __init__(
-        self,
-        journal: SqliteJournal,
-        imaged: int,
-        elapsed: Callable[[], float],
-        command: Sequence[str] = COMMAND,
+        self, journal: SqliteJournal, imaged: int, elapsed: Callable[[], float], command: Sequence[str] = COMMAND
     ) -> None:
         """`imaged`: the number of the last event that is in the journal's image; 0 where it has none that can be
         used. `elapsed`: a clock that never jumps, in seconds."""

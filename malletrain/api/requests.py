@@ -1,4 +1,4 @@
-"""What people ask of the daemon, turned into events: the API's `Requests` port over the loop."""
+"""What people ask of the daemon, turned into events; what only shows, `malletrain.store.views` has."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
+from malletrain.api.explain import explain
 from malletrain.api.ports import Conflict, Identity, NotFound, Role, Unavailable
+from malletrain.api.promise_view import promise_row
+from malletrain.api.scalability_view import profile_row
 from malletrain.api.schemas import JobBody
 from malletrain.api.visibility import Visibility
-from malletrain.daemon.views.explain import explain
-from malletrain.daemon.views.promise_view import promise_row
-from malletrain.daemon.views.scalability_view import profile_row
 from malletrain.decide.limits import size_kept
 from malletrain.domain.errors import InvalidInput, Refused
 from malletrain.domain.event import (
@@ -44,7 +44,8 @@ DAY_S = 86_400.0
 
 
 class LoopRequests:
-    """Each request is one event; the loop acts on it. Called from any thread.
+    """Each request is one event; the loop acts on it. The routes have checked form and rights; each call is durable
+    when it returns, may raise `Refused`, `InvalidInput`, `NotFound`, `Conflict`, `Unavailable`, from any thread.
 
     Args:
         loop: whose journal records the request, under `facts`.
@@ -74,6 +75,7 @@ class LoopRequests:
         self._account_of, self._sends_notices = account_of, sends_notices
 
     def announce(self, job: JobBody, identity: Identity) -> int:
+        """Take a new job; returns its number."""
         for what, asked, ours in (
             ("partition", job.partition, self._harvest.partition),
             ("account", job.account, self._harvest.account),
@@ -156,6 +158,7 @@ class LoopRequests:
             )
 
     def attach_array(self, job: int, array_id: int, tasks: int, identity: Identity) -> None:
+        """The owner has submitted a held array of `tasks` tasks for the job. Idempotent."""
         with self._facts:
             view = self._live(job)
             # Another user's array is refused by the look at it: the answer must not say whether it exists.
@@ -176,22 +179,26 @@ class LoopRequests:
             self._loop.record([*events, self._event(ArrayAttached(array_id, tasks), job)])
 
     def cancel(self, job: int, identity: Identity) -> None:
+        """End the job. Idempotent."""
         with self._facts:
             if not self._known(job).phase.is_over:
                 self._record(JobCancelled(identity.user), job, f"cancelled by {identity.user}")
 
     def hold(self, job: int, identity: Identity) -> None:
+        """Take the job's nodes until it is released. Idempotent."""
         with self._facts:
             view = self._live(job)
             if view.phase is not JobPhase.HELD or view.waits:
                 self._record(JobHeld(identity.user), job, f"held by {identity.user}")
 
     def release(self, job: int, identity: Identity) -> None:
+        """Let a held job run again. Idempotent."""
         with self._facts:
             if self._live(job).phase is JobPhase.HELD:
                 self._record(JobReleased(identity.user), job, f"released by {identity.user}")
 
     def explain(self, subject: str, sight: Visibility) -> Sequence[str]:
+        """Why a job (`job 3`, `3`), node, pilot (`123_4`) or main job (`main-job 99`) has what it has, in lines."""
         loop = self._loop
         asked = subject.removeprefix("main-job ")
         events = self._of_main_job(asked.strip()) if asked != subject else self._latest(EXPLAINED_EVENTS)
@@ -201,11 +208,13 @@ class LoopRequests:
         return explain(subject, loop.views, *seen, events, sight, loop.waiting, delays)
 
     def promise(self, days: int, sight: Visibility) -> PromiseRow:
+        """What the main queue is promised, what that costs, and how it was kept in the last `days`."""
         now = self._clock.now()
         with self._facts:
             return promise_row(self._loop.ledger.promise, self._loop.rules, now - days * DAY_S, now, sight)
 
     def profile(self, job: int) -> ProfileRow:
+        """What is known of how the job scales."""
         loop = self._loop
         with self._facts:
             view, known = loop.views.get(job), loop.ledger.known().get(job)
@@ -214,6 +223,7 @@ class LoopRequests:
         return profile_row(view, known, loop.advice.get(job, ""), loop.rules)
 
     def drain(self, nodes: str, until: float, identity: Identity) -> Sequence[str]:
+        """Keep pilots off `nodes` (Slurm's host list; empty: all) until then, by now to end it; returns the names."""
         snapshot = self._loop.last_snapshot
         if snapshot is None:
             raise Unavailable("Slurm has not been seen yet: ask again in a moment")
@@ -228,6 +238,7 @@ class LoopRequests:
         return names
 
     def ban(self, user: str, uid: int, reason: str, identity: Identity) -> None:
+        """Refuse the user from now on, and end the user's jobs. Idempotent."""
         why = f"banned by {identity.user}: {reason}"
         now = self._clock.now()
         with self._facts:
@@ -237,15 +248,18 @@ class LoopRequests:
             self._loop.record([ban, *(Event(now, JobCancelled(identity.user), v.job.id, reason=why) for v in own)])
 
     def unban(self, user: str, uid: int, identity: Identity) -> None:
+        """Admit the user again. Idempotent."""
         with self._facts:
             if uid in self._loop.ledger.bans:
                 unban = OperatorRequest("unban", identity.user, user=user, uid=uid)
                 self._loop.record([Event(self._clock.now(), unban, reason=f"admitted again by {identity.user}")])
 
     def bans(self) -> Mapping[int, str]:
+        """Why each banned user id is."""
         return self._loop.ledger.bans
 
     def drains(self) -> Mapping[str, float]:
+        """Until when (Unix seconds) operators keep pilots off each node."""
         with self._facts:
             return self._loop.ledger.drains(self._clock.now())
 

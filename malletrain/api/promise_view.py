@@ -52,11 +52,7 @@ def stated(promise: MainPromise | None) -> dict[str, float]:
     """The promises that are made, by their keys in [promise]; with `chance` where there is any."""
     if promise is None:
         return {}
-    promises = {
-        "main_delay_p95": promise.p95_s,
-        "controller_cycle": promise.cycle_ratio,
-        "chance": CHANCE,
-    }
+    promises = {"main_delay_p95": promise.p95_s, "controller_cycle": promise.cycle_ratio, "chance": CHANCE}
     return {key: value for key, value in promises.items() if value is not None}
 
 
