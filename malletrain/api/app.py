@@ -61,22 +61,12 @@ class Pages(Protocol):
 
 
 def create_app(
-    requests: LoopRequests,
-    views: StoreViews,
-    workers_router: WorkersRouter | None,
-    auth: Auth,
-    *,
-    roles: Roles,
-    notifier: JournalNotifier,
-    clock: Clock,
-    connections: ConnectionTable,
-    holds_token: Callable[[str, str], bool] = lambda _worker, _header: False,
-    limits: ApiLimits | None = None,
-    site: Mapping[str, str] | None = None,
-    metrics: Callable[[], bytes] = lambda: b"",
-    ailments: Callable[[], Sequence[str]] = tuple,
-    pages: Pages | None = None,
-) -> FastAPI:
+    requests: LoopRequests, views: StoreViews, workers_router: WorkersRouter | None, auth: Auth, *, roles: Roles,
+    notifier: JournalNotifier, clock: Clock, connections: ConnectionTable,
+    holds_token: Callable[[str, str], bool] = lambda _worker, _header: False, limits: ApiLimits | None = None,
+    site: Mapping[str, str] | None = None, metrics: Callable[[], bytes] = lambda: b"",
+    ailments: Callable[[], Sequence[str]] = tuple, pages: Pages | None = None,
+) -> FastAPI:  # fmt: skip
     """The whole API as one ASGI application.
 
     `connections` are those of the server that serves it. `holds_token` says whether an Authorization header is a
@@ -125,13 +115,9 @@ def create_app(
     app.add_exception_handler(StarletteHTTPException, _on_http)
     app.add_exception_handler(Exception, _on_unknown)
     app.add_middleware(
-        RequestGuard,
-        limits=limits,
-        clock=clock,
-        identify=lambda scope: _caller(scope, auth, holds_token, pages),
-        logins=logins,
-        connections=connections,
-    )
+        RequestGuard, limits=limits, clock=clock, identify=lambda scope: _caller(scope, auth, holds_token, pages),
+        logins=logins, connections=connections,
+    )  # fmt: skip
     return app
 
 

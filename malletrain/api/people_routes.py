@@ -48,17 +48,9 @@ class PeopleRoutes:
     """What the routes share."""
 
     def __init__(
-        self,
-        requests: LoopRequests,
-        views: StoreViews,
-        auth: Auth,
-        roles: Roles,
-        notifier: JournalNotifier,
-        clock: Clock,
-        limits: ApiLimits,
-        site: Mapping[str, str],
-        journal: TokenBuckets | None = None,
-    ) -> None:
+        self, requests: LoopRequests, views: StoreViews, auth: Auth, roles: Roles, notifier: JournalNotifier,
+        clock: Clock, limits: ApiLimits, site: Mapping[str, str], journal: TokenBuckets | None = None,
+    ) -> None:  # fmt: skip
         """`journal`: bytes of the journal by user id, shared with the users' workers (`ReportBudget.journal`)."""
         self.requests, self.views, self.auth, self.roles = requests, views, auth, roles
         self.notifier, self.clock, self.limits, self.site = notifier, clock, limits, dict(site)

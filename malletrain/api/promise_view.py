@@ -30,22 +30,15 @@ def promise_row(tracker: PromiseTracker, rules: Rules, since: float, now: float,
     listed = [each for each in delays if sight.sees_main_job_of(each.user)][-MAX_LISTED_JOBS:]
     bounds = sorted({*CURVE_BOUNDS_S, *(() if bound_s is None else (bound_s,))})
     return PromiseRow(
-        stated=stated(rules.promise),
-        arrivals=tracker.arrivals,
-        hour=tracker.hour(now).which,
-        yields=len(times.took_s),
-        freed_median_s=median(times.took_s) if times.took_s else None,
-        cycle_s=times.cycle_s,
-        reserve_nodes=None if held is None else held.nodes,
-        reserve_reason="" if held is None else held.reason,
-        steps_back=tracker.steps_back,
-        stepped_for=tracker.stepped_for,
-        pilot_cap=None if budget is None else budget.cap,
+        stated=stated(rules.promise), arrivals=tracker.arrivals, hour=tracker.hour(now).which,
+        yields=len(times.took_s), freed_median_s=median(times.took_s) if times.took_s else None,
+        cycle_s=times.cycle_s, reserve_nodes=None if held is None else held.nodes,
+        reserve_reason="" if held is None else held.reason, steps_back=tracker.steps_back,
+        stepped_for=tracker.stepped_for, pilot_cap=None if budget is None else budget.cap,
         cap_reason="" if budget is None else budget.reason,
         curve=tuple(PromiseCostRow(*point) for point in tracker.curve(now, bounds)),
-        kept=kept_row(bound_s, kept, begin, now, behind),
-        main_jobs=tuple(delay_row(each, sight) for each in listed),
-    )
+        kept=kept_row(bound_s, kept, begin, now, behind), main_jobs=tuple(delay_row(each, sight) for each in listed),
+    )  # fmt: skip
 
 
 def stated(promise: MainPromise | None) -> dict[str, float]:
@@ -62,21 +55,12 @@ def kept_row(
     """How it was kept, and with which certainty these jobs show that. `behind`: delays of jobs that waited behind."""
     soon = None if bound_s is None else kept.jobs - kept.late(bound_s)
     return PromiseKeptRow(
-        since=since,
-        until=now,
-        main_jobs=kept.jobs,
-        met=len(kept.delays_s),
-        delayed=kept.late(0.0),
-        delay_p95_s=kept.delay_p95_s,
-        delay_mean_s=kept.delay_mean_s,
-        longest_s=max(kept.delays_s, default=0.0),
-        bound_s=bound_s,
-        within=None if soon is None or not kept.jobs else soon / kept.jobs,
+        since=since, until=now, main_jobs=kept.jobs, met=len(kept.delays_s), delayed=kept.late(0.0),
+        delay_p95_s=kept.delay_p95_s, delay_mean_s=kept.delay_mean_s, longest_s=max(kept.delays_s, default=0.0),
+        bound_s=bound_s, within=None if soon is None or not kept.jobs else soon / kept.jobs,
         at_least=None if soon is None or not kept.jobs else lower_share(soon, kept.jobs),
-        broken=why_broken(bound_s, kept),
-        behind=len(behind),
-        behind_longest_s=max(behind, default=0.0),
-    )
+        broken=why_broken(bound_s, kept), behind=len(behind), behind_longest_s=max(behind, default=0.0),
+    )  # fmt: skip
 
 
 def delay_row(delay: MainJobDelay, sight: Visibility) -> MainJobDelayRow:

@@ -67,16 +67,11 @@ class WorkersGate:
     """
 
     def __init__(
-        self,
-        membership: Membership,
-        lock: RLock,
-        persist: Callable[[], None],
-        clock: Clock,
-        budget: ReportBudget | None = None,
-        sight: Callable[[int], Visibility] = lambda _uid: Visibility(),
+        self, membership: Membership, lock: RLock, persist: Callable[[], None], clock: Clock,
+        budget: ReportBudget | None = None, sight: Callable[[int], Visibility] = lambda _uid: Visibility(),
         is_banned: Callable[[int], bool] = lambda _uid: False,
         checked: Callable[[int, str], ScriptCheck | None] = lambda _uid, _digest: None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.membership, self.clock, self._lock, self._persist = membership, clock, lock, persist
         self.budget = budget or ReportBudget(ApiLimits(), clock)
         self._sight, self._is_banned, self._checked = sight, is_banned, checked

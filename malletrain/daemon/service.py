@@ -92,8 +92,7 @@ class Service:
         """Check the site, open the journal, fold it, and listen unless nothing is to be done for real (`act`).
 
         `facts`: gives what the site's Slurm is configured to do, where it was asked already.
-        Raises MalletrainError: Slurm does not answer, the partition is not fit for harvest, the journal is in use,
-        the address is taken, ."""
+        Raises MalletrainError: Slurm does not answer, the partition is not fit for harvest, the journal is in use, ..."""
         self._config = config
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
         self._clock = SystemClock()
@@ -146,25 +145,16 @@ class Service:
             bans=lambda: self._loop.ledger.bans,
         )
         self._gate = WorkersGate(
-            self._membership,
-            self._facts,
-            self._persist,
-            self._clock,
-            budget,
-            self._roles.sight_of,
+            self._membership, self._facts, self._persist, self._clock, budget, self._roles.sight_of,
             self._roles.is_banned,
             lambda uid, digest: None if self._views is None else self._views.script_check(uid, digest),
-        )
+        )  # fmt: skip
         self._loop = Loop(
-            self._cluster(commands, harvest, found.bf_interval_s),
-            self._gate,
-            journal,
-            self._clock,
+            self._cluster(commands, harvest, found.bf_interval_s), self._gate, journal, self._clock,
             policy_from(config),
             replace(rules_from(config, found), harvest_account=config.slurm.account, takes_back=not user_mode),
-            act=act,
-            guard=self._facts,
-        )
+            act=act, guard=self._facts,
+        )  # fmt: skip
         events = self._loop.restore(imaged.ledger)
         self._loop.ledger.promise.look_s = config.loop.tick_s
         self._harvest = harvest
@@ -194,13 +184,10 @@ class Service:
         """What is done again and again: its name, the seconds between two runs, and what. No run overlaps itself."""
         loop = self._config.loop
         return (
-            ("tick", loop.tick_s, self.tick),
-            ("watch", loop.watch_interval_s, self.watch),
-            ("journal", 5.0, self.flush),
-            ("messages", 5.0, self.tell_owners),
-            ("upkeep", 3600.0, self.upkeep),
+            ("tick", loop.tick_s, self.tick), ("watch", loop.watch_interval_s, self.watch),
+            ("journal", 5.0, self.flush), ("messages", 5.0, self.tell_owners), ("upkeep", 3600.0, self.upkeep),
             ("image", 60.0, self.image),
-        )
+        )  # fmt: skip
 
     def tick(self) -> Decision:
         """Look, decide, act. Without an answer from Slurm, or while it rests from a slow one: an empty decision."""
@@ -393,13 +380,9 @@ class Service:
         notifier = self._changes
         journal.on_append(notifier.ring)
         self._views = StoreViews(
-            journal.path,
-            lambda: self._loop.last_snapshot,
-            lambda: self._loop.last_decision,
-            __version__,
-            self.notices,
-            self._loop.waiting,
-        )
+            journal.path, lambda: self._loop.last_snapshot, lambda: self._loop.last_decision, __version__,
+            self.notices, self._loop.waiting,
+        )  # fmt: skip
 
         def latest(count: int) -> Sequence[Event]:
             return tuple(journal.read(max(0, journal.last - count)))
@@ -414,20 +397,11 @@ class Service:
         site["sbatch"] = " ".join(config.pilot.sbatch)
         connections = ConnectionTable(limits, within_descriptors(limits.connections))
         app: ASGIApp = create_app(
-            requests,
-            self._views,
-            WorkersRouter(self._gate, auth.worker_uid, connections),
-            auth,
-            roles=roles,
-            notifier=notifier,
-            clock=self._clock,
-            connections=connections,
-            holds_token=self._gate.holds_token,
-            site=site,
-            metrics=self.metrics.render,
-            ailments=self.ailments,
+            requests, self._views, WorkersRouter(self._gate, auth.worker_uid, connections), auth, roles=roles,
+            notifier=notifier, clock=self._clock, connections=connections, holds_token=self._gate.holds_token,
+            site=site, metrics=self.metrics.render, ailments=self.ailments,
             pages=self._pages(journal.path) if config.web.serve else None,
-        )
+        )  # fmt: skip
         self._server = serve(app, config.api.host, port, connections)
         if not self._server.was_held:
             auth.listens_since = self._clock.elapsed()

@@ -36,16 +36,10 @@ _VACUUM_PAGES = 2500
 #: Kinds that are deleted first: only the pool's history, and which nodes became idle together, are folded from
 #: them, and of both the newest counts.
 _NOTE_KINDS = (
-    EventKind.DECIDED.value,
-    EventKind.POOL.value,
-    EventKind.MAIN_STARTED.value,
-    EventKind.MAIN_ARRIVED.value,
-    EventKind.MAIN_MET.value,
-    EventKind.MAIN_UNSEEN.value,
-    EventKind.HOLES_OPENED.value,
-    EventKind.HOLES_ENDED.value,
+    EventKind.DECIDED.value, EventKind.POOL.value, EventKind.MAIN_STARTED.value, EventKind.MAIN_ARRIVED.value,
+    EventKind.MAIN_MET.value, EventKind.MAIN_UNSEEN.value, EventKind.HOLES_OPENED.value, EventKind.HOLES_ENDED.value,
     EventKind.CLUSTER_UNAVAILABLE.value,
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,12 +64,9 @@ class WebPages:
     logins: Mapping[str, int] = {"/web/session": 1024}
 
     def __init__(
-        self,
-        sign_in: SignIn,
-        history: StoreHistory,
-        nodes: Callable[[], Mapping[str, NodeState]],
+        self, sign_in: SignIn, history: StoreHistory, nodes: Callable[[], Mapping[str, NodeState]],
         strays: Callable[[], Collection[str]] = frozenset,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.sign_in, self.history, self.nodes, self.strays = sign_in, history, nodes, strays
         self.kept = KeptAnswers(lambda _size, took_s: max(KEPT_S, KEPT_TIMES * took_s))
 

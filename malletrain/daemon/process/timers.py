@@ -32,13 +32,9 @@ class Timers:
     """
 
     def __init__(
-        self,
-        *,
-        failed: Callable[[str, BaseException], None],
-        late: Callable[[str], None],
-        elapsed: Callable[[], float],
-        threads: int = 6,
-    ) -> None:
+        self, *, failed: Callable[[str, BaseException], None], late: Callable[[str], None],
+        elapsed: Callable[[], float], threads: int = 6,
+    ) -> None:  # fmt: skip
         self._scheduler = BackgroundScheduler(
             executors={"default": ThreadPoolExecutor(threads)},
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
