@@ -92,20 +92,12 @@ class RecordedRequests:
             MainJobDelayRow("42", "eve", 1e9, 1e9 + 3, ("n002", "n003"), 0.0, 0.0, 0, "none", "no delay"),
         ]  # fmt: skip
         return PromiseRow(
-            {"main_delay_p95": 2.0, "chance": 0.9},
-            400,
-            "of this hour",
-            2,
-            12.0,
-            30.0,
-            6,
-            "[promise] because",
-            1,
+            {"main_delay_p95": 2.0, "chance": 0.9}, 400, "of this hour", 2, 12.0, 30.0, 6, "[promise] because", 1,
             "3 of 40 main jobs started more than 2 s later for pilots",
             curve=(PromiseCostRow(0.0, 9.0, 0.5), PromiseCostRow(2.0, 6.0, 0.75)),
             kept=PromiseKeptRow(1e9, 1e9 + 86_400 * days, 400, 2, 1, 0.0, 0.03, 12.5, 2.0, 0.9975, 0.99),
             main_jobs=tuple(each for each in delays if sight.sees_main_job_of(each.user)),
-        )
+        )  # fmt: skip
 
     def ban(self, user: str, uid: int, reason: str, identity: Identity) -> None:
         self.asked.append(("ban", user, uid, reason, identity.uid))

@@ -241,14 +241,9 @@ ROUTES: dict[tuple[str, str], Ask] = {
 
 #: Routes on which an operator does read of others: else the test would show nothing.
 TELLING = (
-    "/web/data/jobs",
-    "/v1/jobs",
-    "/v1/jobs/{job_id}",
-    "/v1/status",
-    "/v1/events",
-    "/v1/explain/{subject:path}",
+    "/web/data/jobs", "/v1/jobs", "/v1/jobs/{job_id}", "/v1/status", "/v1/events", "/v1/explain/{subject:path}",
     "/v1/usage",
-)
+)  # fmt: skip
 
 
 def shown(answers: list[Any]) -> str:

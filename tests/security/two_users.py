@@ -143,9 +143,6 @@ def make_membership(
 ) -> Membership:
     """A daemon's, as the service makes it, with what it refuses in `refusals`."""
     return Membership(
-        MembershipSettings(),
-        clock,
-        lambda claim: admit(journal.views, claim),
-        LastWorlds(generations),
+        MembershipSettings(), clock, lambda claim: admit(journal.views, claim), LastWorlds(generations),
         lambda job, why: refusals.append((job, why)),
-    )
+    )  # fmt: skip

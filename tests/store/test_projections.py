@@ -246,14 +246,9 @@ def sound_events(draw: st.DrawFn) -> Event:
         # Slurm may use an array's number again, for another job.
         data = {"array_id": draw(st.sampled_from([6 + number] * 3 + [7])), **data}
     return event_of(
-        NOON + draw(st.floats(0, 2e5)),
-        kind,
-        number,
-        draw(st.sampled_from(_PILOTS)),
-        draw(st.sampled_from(_NODES)),
-        draw(st.sampled_from(["", "because"])),
-        data,
-    )
+        NOON + draw(st.floats(0, 2e5)), kind, number, draw(st.sampled_from(_PILOTS)), draw(st.sampled_from(_NODES)),
+        draw(st.sampled_from(["", "because"])), data,
+    )  # fmt: skip
 
 
 @st.composite
