@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from malletrain.api.ports import NotFound
 from malletrain.api.visibility import Visibility
+from malletrain.domain import event as kinds
 from malletrain.domain.decision import (
     ACTION_NAMES,
     Action,
@@ -19,15 +20,7 @@ from malletrain.domain.decision import (
     StartPilot,
     TopUp,
 )
-from malletrain.domain.event import (
-    ActionIntent,
-    ActionOutcome,
-    Event,
-    MainJobMet,
-    MainJobsUnseen,
-    MetricReported,
-    SamplesReported,
-)
+from malletrain.domain.event import Event
 from malletrain.domain.job import JobView
 from malletrain.domain.snapshot import SlurmJob, Snapshot
 from malletrain.loop.trackers.main_jobs import MainJobDelay, head_of
@@ -183,7 +176,7 @@ def _main_job(
     job_id = subject.removeprefix("main-job ").strip()
     rows = [] if snapshot is None else [job for job in snapshot.jobs if is_main_job(job.id, job_id)]
     about = [event for event in events if is_main_job(main_job_of(event), job_id)]
-    met = [event.payload for event in about if isinstance(event.payload, MainJobMet)]
+    met = [event.payload for event in about if isinstance(event.payload, kinds.MainJobMet)]
     users = [row.user for row in rows] or [each.user for each in met if each.user]
     if shown.sight.uid is not None and not (users and all(map(shown.sight.sees_main_job_of, users))):
         raise NotFound(f"{subject}: no job of yours in the main queue has this number now, and none that pilots met")
@@ -206,7 +199,7 @@ def _main_job(
                 "of a job that Slurm requeued the last run"
             )
             for event in events:
-                if isinstance(event.payload, MainJobsUnseen):
+                if isinstance(event.payload, kinds.MainJobsUnseen):
                     begin, end = utc(event.payload.since), utc(event.payload.until)
                     yield (
                         f"  not known: Slurm could not say which jobs ended from {begin} to {end} "
@@ -218,9 +211,9 @@ def _meeting(event: Event, shown: _Shown) -> Iterator[str]:
     """The line about one event of a main job, from its fields."""
     pilot = _pilot_of(event, shown)
     match event.payload:
-        case ActionIntent(action=LeavePilot() | RecyclePilot()):
+        case kinds.ActionIntent(action=LeavePilot() | RecyclePilot()):
             yield f"  {utc(event.at)} {pilot} was asked to leave {event.node} for it"
-        case MainJobMet(left_at=left_at, started_at=started_at, preempted=preempted) if event.node:
+        case kinds.MainJobMet(left_at=left_at, started_at=started_at, preempted=preempted) if event.node:
             if event.payload.put_off:
                 yield f"  {utc(event.at)} it runs on {event.node} and others, after Slurm had put it off"
                 return
@@ -238,16 +231,16 @@ def _meeting(event: Event, shown: _Shown) -> Iterator[str]:
                 from_on = "" if started_at is None else f" from {utc(started_at)}"
                 began = f", which it had{from_on} until {utc(ended_at)}"
             yield f"  {utc(event.at if left_at is None else left_at)} {pilot} {went} {event.node}{began}"
-        case MainJobMet(put_off=True):
+        case kinds.MainJobMet(put_off=True):
             yield f"  {utc(event.at)} Slurm has put it off, after it preempted a pilot for one of its parts"
 
 
 def main_job_of(event: Event) -> str:
     """The main job that an event names, or ''."""
     match event.payload:
-        case ActionIntent(action=LeavePilot(main_job=main_job) | RecyclePilot(main_job=main_job)):
+        case kinds.ActionIntent(action=LeavePilot(main_job=main_job) | RecyclePilot(main_job=main_job)):
             return main_job
-        case MainJobMet(main_job=main_job):
+        case kinds.MainJobMet(main_job=main_job):
             return main_job
     return ""
 
@@ -262,12 +255,18 @@ def _pilot_of(event: Event, shown: _Shown) -> str:
 
 
 def _history(shown: _Shown, about: Callable[[Event], bool]) -> Iterator[str]:
-    newest = [e for e in shown.events(about) if not isinstance(e.payload, SamplesReported | MetricReported)][-12:]
+    newest = [
+        e for e in shown.events(about) if not isinstance(e.payload, kinds.SamplesReported | kinds.MetricReported)
+    ][-12:]
     if newest:
         yield "  lately:"
     for event in newest:
         payload = event.payload
-        what = ACTION_NAMES[type(payload.action)] if isinstance(payload, ActionIntent | ActionOutcome) else ""
+        what = (
+            ACTION_NAMES[type(payload.action)]
+            if isinstance(payload, kinds.ActionIntent | kinds.ActionOutcome)
+            else ""
+        )
         where = " ".join(part for part in (event.pilot or "", event.node or "") if part)
         reason = shown.words(event.reason)
         yield f"    {utc(event.at)} {event.kind} {what} {where} {reason}".replace("  ", " ").rstrip()

@@ -13,19 +13,9 @@ from malletrain.api.scalability_view import profile_row
 from malletrain.api.schemas import JobBody
 from malletrain.api.visibility import Visibility
 from malletrain.decide.limits import size_kept
+from malletrain.domain import event as kinds
 from malletrain.domain.errors import InvalidInput, Refused
-from malletrain.domain.event import (
-    ArrayAttached,
-    ArrayRefused,
-    Event,
-    JobAnnounced,
-    JobCancelled,
-    JobHeld,
-    JobReleased,
-    OperatorRequest,
-    Payload,
-    ScriptChecked,
-)
+from malletrain.domain.event import Event, Payload
 from malletrain.domain.job import JobPhase, JobView, MalleableJob, ScriptVerdict
 from malletrain.loop.ports import Clock
 from malletrain.loop.tick import Loop
@@ -97,13 +87,13 @@ class LoopRequests:
             if why := self._loop.refusal(wanted):
                 raise Conflict(why)
             waits = self._waits(wanted, identity)
-            events = [self._event(JobAnnounced(wanted), number)]
+            events = [self._event(kinds.JobAnnounced(wanted), number)]
             if job.check is not None:
                 found = ScriptVerdict(job.check.verdict)
-                checked = ScriptChecked(job.check.digest, found, job.check.text, size_kept(wanted, 0))
+                checked = kinds.ScriptChecked(job.check.digest, found, job.check.text, size_kept(wanted, 0))
                 events.append(self._event(checked, number, job.check.text))
             if waits:
-                events.append(self._event(JobHeld(identity.user, waits=True), number, waits))
+                events.append(self._event(kinds.JobHeld(identity.user, waits=True), number, waits))
             self._loop.record(events)
         return number
 
@@ -166,30 +156,30 @@ class LoopRequests:
             unseen = self._loop.ledger.unseen_arrays()
             lost = f"Slurm has lost array {array_id}, and given its number to job {job}'s"
             events = [
-                self._event(ArrayRefused(array_id, gone=True), other.job.id, lost)
+                self._event(kinds.ArrayRefused(array_id, gone=True), other.job.id, lost)
                 for other in own
                 if other.job.id != job and array_id in unseen.get(other.job.id, ())
             ]
-            self._loop.record([*events, self._event(ArrayAttached(array_id, tasks), job)])
+            self._loop.record([*events, self._event(kinds.ArrayAttached(array_id, tasks), job)])
 
     def cancel(self, job: int, identity: Identity) -> None:
         """End the job. Idempotent."""
         with self._facts:
             if not self._known(job).phase.is_over:
-                self._record(JobCancelled(identity.user), job, f"cancelled by {identity.user}")
+                self._record(kinds.JobCancelled(identity.user), job, f"cancelled by {identity.user}")
 
     def hold(self, job: int, identity: Identity) -> None:
         """Take the job's nodes until it is released. Idempotent."""
         with self._facts:
             view = self._live(job)
             if view.phase is not JobPhase.HELD or view.waits:
-                self._record(JobHeld(identity.user), job, f"held by {identity.user}")
+                self._record(kinds.JobHeld(identity.user), job, f"held by {identity.user}")
 
     def release(self, job: int, identity: Identity) -> None:
         """Let a held job run again. Idempotent."""
         with self._facts:
             if self._live(job).phase is JobPhase.HELD:
-                self._record(JobReleased(identity.user), job, f"released by {identity.user}")
+                self._record(kinds.JobReleased(identity.user), job, f"released by {identity.user}")
 
     def explain(self, subject: str, sight: Visibility) -> Sequence[str]:
         """Why a job (`job 3`, `3`), node, pilot (`123_4`) or main job (`main-job 99`) has what it has, in lines."""
@@ -227,7 +217,7 @@ class LoopRequests:
             raise InvalidInput("nodes", f"Slurm knows no {', '.join(unknown[:5])}")
         names = sorted(wanted)
         with self._facts:
-            drain = OperatorRequest("drain", identity.user, tuple(names), until)
+            drain = kinds.OperatorRequest("drain", identity.user, tuple(names), until)
             self._loop.record([Event(self._clock.now(), drain, reason=f"drain by {identity.user}")])
         return names
 
@@ -236,16 +226,18 @@ class LoopRequests:
         why = f"banned by {identity.user}: {reason}"
         now = self._clock.now()
         with self._facts:
-            ban = Event(now, OperatorRequest("ban", identity.user, user=user, uid=uid), reason=why)
+            ban = Event(now, kinds.OperatorRequest("ban", identity.user, user=user, uid=uid), reason=why)
             own = [view for view in self._loop.views.values() if view.job.uid == uid and not view.phase.is_over]
             # In one transaction: no job of theirs is left behind.
-            self._loop.record([ban, *(Event(now, JobCancelled(identity.user), v.job.id, reason=why) for v in own)])
+            self._loop.record(
+                [ban, *(Event(now, kinds.JobCancelled(identity.user), v.job.id, reason=why) for v in own)]
+            )
 
     def unban(self, user: str, uid: int, identity: Identity) -> None:
         """Admit the user again. Idempotent."""
         with self._facts:
             if uid in self._loop.ledger.bans:
-                unban = OperatorRequest("unban", identity.user, user=user, uid=uid)
+                unban = kinds.OperatorRequest("unban", identity.user, user=user, uid=uid)
                 self._loop.record([Event(self._clock.now(), unban, reason=f"admitted again by {identity.user}")])
 
     def bans(self) -> Mapping[int, str]:

@@ -17,23 +17,10 @@ from dataclasses import replace
 import structlog
 
 from malletrain.daemon.metrics import Metrics
+from malletrain.domain import event as kinds
 from malletrain.domain.decision import CancelTasks, StartPilot, TopUp
 from malletrain.domain.errors import JournalUnavailable
-from malletrain.domain.event import (
-    ActionIntent,
-    ArrayAttached,
-    Event,
-    GenerationsReserved,
-    JobAnnounced,
-    JobCancelled,
-    JobHeld,
-    JobNotified,
-    JobReleased,
-    MetricReported,
-    OperatorRequest,
-    SamplesReported,
-    StartsRefused,
-)
+from malletrain.domain.event import Event
 from malletrain.store.journal import SqliteJournal
 
 #: Figures beyond so many kept events are left out; facts of pilots and workers are always kept.
@@ -79,9 +66,9 @@ class JournalKeeper:
         self._metrics.record(written)
         for event in written:
             match event.payload:
-                case StartsRefused(refused=True):
+                case kinds.StartsRefused(refused=True):
                     self._log.warning("Slurm refuses pilots", job=event.job, answer=event.reason)
-                case StartsRefused():
+                case kinds.StartsRefused():
                     self._log.info("Slurm refuses pilots no more", job=event.job)
         return written
 
@@ -141,7 +128,10 @@ class JournalKeeper:
             raise JournalUnavailable(f"nothing was done: {self._fault}")
         numbered = []
         for event in events:
-            if isinstance(event.payload, SamplesReported | MetricReported) and len(self._kept) >= MAX_KEPT_EVENTS:
+            if (
+                isinstance(event.payload, kinds.SamplesReported | kinds.MetricReported)
+                and len(self._kept) >= MAX_KEPT_EVENTS
+            ):
                 self._left_out += 1
                 continue
             last = self._kept[-1].seq if self._kept else self._journal.last
@@ -158,13 +148,13 @@ class JournalKeeper:
 def _binds(event: Event) -> bool:
     """Whether the daemon, once it is started again, must know of it though Slurm does not show it."""
     match event.payload:
-        case ActionIntent(action=StartPilot() | TopUp() | CancelTasks()):
+        case kinds.ActionIntent(action=StartPilot() | TopUp() | CancelTasks()):
             return True
-        case JobHeld(by=by) | JobReleased(by=by) | JobCancelled(by=by):
+        case kinds.JobHeld(by=by) | kinds.JobReleased(by=by) | kinds.JobCancelled(by=by):
             return bool(by)
-        case JobNotified(failed=failed):
+        case kinds.JobNotified(failed=failed):
             return not failed
-        case JobAnnounced() | ArrayAttached() | OperatorRequest() | GenerationsReserved():
+        case kinds.JobAnnounced() | kinds.ArrayAttached() | kinds.OperatorRequest() | kinds.GenerationsReserved():
             return True
         case _:
             return False

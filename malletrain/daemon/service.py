@@ -92,7 +92,7 @@ class Service:
         """Check the site, open the journal, fold it, and listen unless nothing is to be done for real (`act`).
 
         `facts`: gives what the site's Slurm is configured to do, where it was asked already.
-        Raises MalletrainError: Slurm does not answer, the partition is not fit for harvest, the journal is in use, ..."""
+        Raises MalletrainError: Slurm does not answer, the partition is not fit, the journal is in use, ..."""
         self._config = config
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
         self._clock = SystemClock()
