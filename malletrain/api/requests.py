@@ -38,14 +38,11 @@ class LoopRequests:
     when it returns, may raise `Refused`, `InvalidInput`, `NotFound`, `Conflict`, `Unavailable`, from any thread.
 
     Args:
-        loop: whose journal records the request, under `facts`.
         facts: the lock that is held while events are written.
         harvest: where pilots run: jobs for another partition or account are refused.
-        latest: the newest events of the journal, for explanations.
+        latest: the newest events of the journal; of_main_job: those that name a job of the main queue.
         next_id: a job number never given before.
         account_of: the account that a user's jobs are charged to; None: the one that pilots run in.
-        of_main_job: the events of the journal that name a job of the main queue.
-        sends_notices: whether the site sends owners messages.
     """
 
     def __init__(

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -133,13 +134,9 @@ def _exit_status(serve: Callable[[], int]) -> int:
 def _look_once(settings: Config, *, dry_run: bool, user_mode: bool) -> None:
     from malletrain.daemon.service import Service
 
-    service = Service(settings, act=not dry_run, user_mode=user_mode)
-    try:
-        decision = service.tick()
-        for line in describe(decision):
+    with closing(Service(settings, act=not dry_run, user_mode=user_mode)) as service:
+        for line in describe(service.tick()):
             click.echo(line)
-    finally:
-        service.close()
 
 
 class DaemonProcess:
@@ -148,11 +145,8 @@ class DaemonProcess:
     def __init__(
         self, settings: Config, *, file: Path | None, observe: bool, user_mode: bool, environ: Mapping[str, str]
     ) -> None:
-        self._settings = settings
-        self._file = file
-        self._observe = observe
-        self._user_mode = user_mode
-        self._environ = environ
+        self._settings, self._file, self._environ = settings, file, environ
+        self._observe, self._user_mode = observe, user_mode
         self._notifier = Notifier.from_environment(environ)
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
         # A SimpleQueue may be fed from a signal handler: its put is reentrant.
@@ -226,11 +220,8 @@ class DaemonProcess:
                 # another thread does not interrupt this wait: its handler runs when this call returns.
                 wish = self._wishes.get(timeout=min(SIGNAL_LATENCY_S, watchdog_s / 2 if watchdog_s else math.inf))
             except queue.Empty:
-                if watchdog_s and makes_progress(
-                    timers.since_end("tick"),
-                    time.monotonic() - begun,
-                    max(watchdog_s, 3 * self._settings.loop.tick_s),
-                ):
+                since = timers.since_end("tick"), time.monotonic() - begun
+                if watchdog_s and makes_progress(*since, max(watchdog_s, 3 * self._settings.loop.tick_s)):
                     self._notifier.watchdog()
                 continue
             if wish == _RELOAD and not self._reload():

@@ -139,11 +139,9 @@ class Service:
         )
         budget = ReportBudget(ApiLimits(), self._clock, self.metrics.figures_dropped.inc)
         self._roles = Roles(
-            uids_of(config.operators, "operators") | {os.geteuid()},
-            serves={os.geteuid()} if user_mode else None,
-            private_data=lambda: self._site.facts.private_data,
-            bans=lambda: self._loop.ledger.bans,
-        )
+            uids_of(config.operators, "operators") | {os.geteuid()}, serves={os.geteuid()} if user_mode else None,
+            private_data=lambda: self._site.facts.private_data, bans=lambda: self._loop.ledger.bans,
+        )  # fmt: skip
         self._gate = WorkersGate(
             self._membership, self._facts, self._persist, self._clock, budget, self._roles.sight_of,
             self._roles.is_banned,
@@ -194,23 +192,18 @@ class Service:
         decision = None
         if self._tick_pace.may_look():
             with self._runs.run("tick"):
-                decision = self._tick()
+                with self._deeds:
+                    self._loop.react()
+                with self.metrics.stage("look"):
+                    snapshot = self._tick_pace.timed(self._loop.ask_snapshot)
+                self._runs.looked(answered=snapshot is not None)
+                if snapshot is not None:
+                    self.metrics.snapshot_at.set(snapshot.taken_at)
+                    with self._deeds, self.metrics.stage("decide and act"):
+                        self._mind_breaker(snapshot)
+                        decision = self._loop.tick_on(snapshot)
+                self.metrics.show_jobs(self._loop.views.values())
         return decision or Decision(at=self._clock.now())
-
-    def _tick(self) -> Decision | None:
-        with self._deeds:
-            self._loop.react()
-        with self.metrics.stage("look"):
-            snapshot = self._tick_pace.timed(self._loop.ask_snapshot)
-        self._runs.looked(answered=snapshot is not None)
-        decision = None
-        if snapshot is not None:
-            self.metrics.snapshot_at.set(snapshot.taken_at)
-            with self._deeds, self.metrics.stage("decide and act"):
-                self._mind_breaker(snapshot)
-                decision = self._loop.tick_on(snapshot)
-        self.metrics.show_jobs(self._loop.views.values())
-        return decision
 
     def watch(self) -> None:
         """A light look at the waiting main jobs, for yielding before Slurm's next cycle preempts.
@@ -218,20 +211,16 @@ class Service:
         Left out while the controller is slow: a look must not cost the main queue more than it gives. Main jobs
         that come in a burst are seen one look after the other, so a look that found some is followed by another.
         """
-        if self._pace.may_look():
-            with self._runs.run("watch"):
-                self._watch()
-
-    def _watch(self) -> None:
         end = self._clock.elapsed() + self._config.loop.watch_interval_s
         while self._pace.may_look():
-            snapshot = self._pace.timed(self._loop.ask_look)
-            if snapshot is not None or self._loop.unavailable:
-                self._runs.looked(answered=snapshot is not None)
-            if snapshot is None:
-                return
-            with self._deeds:
-                gave_way = self._loop.watch_on(snapshot)
+            with self._runs.run("watch"):
+                snapshot = self._pace.timed(self._loop.ask_look)
+                if snapshot is not None or self._loop.unavailable:
+                    self._runs.looked(answered=snapshot is not None)
+                if snapshot is None:
+                    return
+                with self._deeds:
+                    gave_way = self._loop.watch_on(snapshot)
             soon = self._pace.soon_s
             if not gave_way or self._clock.elapsed() + soon > end or self._closed.wait(soon):
                 return

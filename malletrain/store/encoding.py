@@ -36,16 +36,8 @@ def event_row(event: Event) -> dict[str, Any]:
         data = json.dumps(payload_data(event.payload), allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInput(where, f"data is not JSON: {error}") from error
-    return {
-        "seq": event.seq,
-        "at": event.at,
-        "kind": str(event.kind),
-        "job": event.job,
-        "pilot": event.pilot,
-        "node": event.node,
-        "reason": event.reason,
-        "data": data,
-    }
+    columns = {name: getattr(event, name) for name in ("seq", "at", "job", "pilot", "node", "reason")}
+    return columns | {"kind": str(event.kind), "data": data}
 
 
 def row_event(row: Row[Any]) -> Event:
