@@ -14,7 +14,8 @@ OLDEST_PYTHON = (3, 11)
 def main() -> NoReturn:
     """The entry point."""
     if sys.version_info < OLDEST_PYTHON:  # from a checkout, or installed with --ignore-requires-python
-        sys.exit(f"malletraind: needs Python {'.'.join(map(str, OLDEST_PYTHON))} or newer, and this is {sys.version.split()[0]}")
+        wanted = ".".join(map(str, OLDEST_PYTHON))
+        sys.exit(f"malletraind: needs Python {wanted} or newer, and this is {sys.version.split()[0]}")
     try:
         with import_module("malletrain.daemon.process.short_collections").no_collections():
             program = import_module("malletrain.daemon.main")
