@@ -19,11 +19,10 @@ from malletrain.api.connections import ConnectionTable
 from malletrain.api.http_server import HttpServer, serve
 from malletrain.api.journal_notifier import JournalNotifier
 from malletrain.api.people_routes import PeopleRoutes, address_of, make_people_router
-from malletrain.api.ports import Conflict, Identity, NotFound
 from malletrain.api.rate_limits import ApiLimits, TooManyRequests
 from malletrain.api.request_guard import RequestGuard
 from malletrain.api.requests import LoopRequests
-from malletrain.api.roles import Roles
+from malletrain.api.roles import Conflict, Identity, NotFound, Roles
 from malletrain.api.visibility import Visibility
 from malletrain.api.worker_routes import WorkersRouter
 from malletrain.domain.errors import InvalidInput, MalletrainError, Refused

@@ -14,8 +14,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from malletrain.api.ports import Identity, Unavailable
-from malletrain.api.roles import Roles
+from malletrain.api.roles import Identity, Roles, Unavailable
 from malletrain.domain.errors import MalletrainError
 from malletrain.loop.ports import Clock
 from malletrain.wire import munge

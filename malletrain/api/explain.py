@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
-from malletrain.api.ports import NotFound
+from malletrain.api.roles import NotFound
 from malletrain.api.visibility import Visibility
 from malletrain.domain import event as kinds
 from malletrain.domain.decision import (

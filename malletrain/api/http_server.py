@@ -15,7 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from malletrain.api.connections import ConnectionTable, Peer
 from malletrain.api.listening import Listening, listen
-from malletrain.api.ports import Unavailable
+from malletrain.api.roles import Unavailable
 
 #: Seconds within which a request's head must be complete. Uvicorn itself would wait for ever.
 HEAD_SECONDS = 15.0

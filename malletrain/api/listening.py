@@ -13,7 +13,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from malletrain.api.ports import Unavailable
+from malletrain.api.roles import Unavailable
 from malletrain.domain.errors import InvalidInput
 
 #: The first descriptor that systemd hands over (sd_listen_fds(3)).

@@ -15,10 +15,9 @@ from fastapi.responses import JSONResponse
 
 from malletrain.api.auth import Auth
 from malletrain.api.journal_notifier import JournalNotifier
-from malletrain.api.ports import Conflict, Identity, NotFound
 from malletrain.api.rate_limits import ROW_BYTES, ApiLimits, TokenBuckets, TooManyRequests
 from malletrain.api.requests import LoopRequests
-from malletrain.api.roles import Roles, uids_of, user_name
+from malletrain.api.roles import Conflict, Identity, NotFound, Roles, uids_of, user_name
 from malletrain.api.schemas import MAX_NUMBER, ArrayBody, BanBody, DrainBody, JobBody, SessionBody
 from malletrain.domain.errors import InvalidInput
 from malletrain.loop.ports import Clock

@@ -22,7 +22,7 @@ import structlog
 
 from malletrain import __version__, config
 from malletrain.api.explain import describe
-from malletrain.api.ports import Unavailable
+from malletrain.api.roles import Unavailable
 from malletrain.config import Config, ConfigError
 from malletrain.daemon.process import log
 from malletrain.daemon.process.short_collections import WHOLE_INTERVAL_S, collect_and_freeze, no_collections

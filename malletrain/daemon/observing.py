@@ -27,8 +27,7 @@ from malletrain.site_rules import policy_from, rules_from
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
 from malletrain.slurm.site import site_facts
-from malletrain.store.event_reader import observed_path
-from malletrain.store.journal import SqliteJournal
+from malletrain.store.journal import SqliteJournal, observed_path
 from malletrain.store.upkeep import Upkeep
 
 #: An imagined job that has consumed so many tasks is followed by a new one: what is folded stays small.

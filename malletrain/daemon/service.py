@@ -53,9 +53,8 @@ from malletrain.slurm.queries import PERIODS_DAYS, past_arrivals
 from malletrain.slurm.read_pyslurm import PYTHON, choose
 from malletrain.slurm.site import site_facts
 from malletrain.slurm.submission.user_accounts import UserAccounts
-from malletrain.store.event_reader import read_events
 from malletrain.store.history_views import StoreHistory
-from malletrain.store.journal import SqliteJournal
+from malletrain.store.journal import SqliteJournal, read_events
 from malletrain.store.upkeep import Upkeep
 from malletrain.store.views import StoreViews, stray_nodes
 from malletrain.web.page_routes import WebPages
@@ -156,7 +155,7 @@ class Service:
         events = self._loop.restore(imaged.ledger)
         self._loop.ledger.promise.look_s = config.loop.tick_s
         self._harvest = harvest
-        self._hook = NoticeHook(config.notify.hook, self._clock.elapsed)
+        self._hook = NoticeHook(config.notify.hook, self._clock)
         self._views: StoreViews | None = None
         self._history: StoreHistory | None = None
         self._server: HttpServer | None = None

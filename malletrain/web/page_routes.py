@@ -14,7 +14,7 @@ from starlette.types import Scope
 
 from malletrain.api.auth import NotAuthenticated
 from malletrain.api.people_routes import MAX_PROMISE_DAYS, JobNumber, PeopleRoutes
-from malletrain.api.ports import Identity, NotFound
+from malletrain.api.roles import Identity, NotFound
 from malletrain.api.schemas import Body
 from malletrain.api.visibility import Visibility
 from malletrain.domain.errors import MalletrainError

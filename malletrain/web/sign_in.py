@@ -14,8 +14,7 @@ from http.cookies import CookieError, SimpleCookie
 from starlette.types import Scope
 
 from malletrain.api.auth import TicketTable
-from malletrain.api.ports import Identity
-from malletrain.api.roles import Roles
+from malletrain.api.roles import Identity, Roles
 from malletrain.loop.ports import Clock
 
 #: Seconds within which a link must be opened, and that a browser stays signed in.

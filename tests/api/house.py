@@ -15,9 +15,8 @@ from malletrain.api.auth import Auth
 from malletrain.api.connections import ConnectionTable
 from malletrain.api.http_server import HttpServer, serve
 from malletrain.api.journal_notifier import JournalNotifier
-from malletrain.api.ports import Identity, NotFound
 from malletrain.api.rate_limits import ApiLimits
-from malletrain.api.roles import Roles
+from malletrain.api.roles import Identity, NotFound, Roles
 from malletrain.api.schemas import JobBody
 from malletrain.api.visibility import Visibility
 from malletrain.domain.event import EventKind

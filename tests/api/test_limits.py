@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.api.http_server import serve
-from malletrain.api.ports import Unavailable
 from malletrain.api.rate_limits import ApiLimits, TokenBuckets, TooManyRequests
+from malletrain.api.roles import Unavailable
 from tests.api.house import Caller, House
 from tests.waiting import wait_until
 

@@ -8,8 +8,8 @@ from itertools import count
 
 import pytest
 
-from malletrain.api.ports import Conflict, Identity
 from malletrain.api.requests import MAX_UNATTACHED_JOBS, LoopRequests
+from malletrain.api.roles import Conflict, Identity
 from malletrain.api.schemas import JobBody
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import Event, PilotEnded, TasksAdded

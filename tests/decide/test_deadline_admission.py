@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from malletrain.api.ports import Conflict, Identity
 from malletrain.api.requests import LoopRequests
+from malletrain.api.roles import Conflict, Identity
 from malletrain.api.schemas import JobBody
 from malletrain.domain.event import EventKind
 from malletrain.domain.job import Curve

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from malletrain.api.ports import Identity, Role
 from malletrain.api.requests import LoopRequests
+from malletrain.api.roles import Identity, Role
 from malletrain.api.schemas import JobBody
 from malletrain.domain.decision import LeaveCause, LeavePilot, RecyclePilot
 from malletrain.domain.errors import Refused

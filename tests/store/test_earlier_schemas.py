@@ -13,8 +13,7 @@ import pytest
 from malletrain.domain.event import UnknownFact
 from malletrain.loop.ledger import Ledger
 from malletrain.store import schema as t
-from malletrain.store.event_reader import read_events
-from malletrain.store.journal import SqliteJournal
+from malletrain.store.journal import SqliteJournal, read_events
 from malletrain.store.views import StoreViews
 
 FOLDER = Path(__file__).with_name("journals")

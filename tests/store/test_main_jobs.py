@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from malletrain.api.explain import explain
-from malletrain.api.ports import NotFound
+from malletrain.api.roles import NotFound
 from malletrain.api.visibility import Visibility
 from malletrain.domain.decision import LeaveCause, LeavePilot
 from malletrain.domain.event import ActionIntent, Event, MainJobMet, MainJobsUnseen, PoolCounted

@@ -26,8 +26,7 @@ from malletrain.domain.event import Event
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.membership.next_world import LastWorlds, last_worlds
 from malletrain.store.errors import StoreError
-from malletrain.store.event_reader import read_events
-from malletrain.store.journal import SqliteJournal
+from malletrain.store.journal import SqliteJournal, read_events
 from malletrain.store.ledger_image import LedgerImage, image_of, keep_image
 
 #: Jobs that ended so long (seconds) before an image's last event are not in it: the daemon forgets them, too.
