@@ -1,8 +1,7 @@
 """Who calls: a MUNGE credential, used once, buys a short-lived token.
 
 Tokens are kept in memory alone, and there as digests: no copy of the journal or of the log lets anyone in. A restart
-of the daemon ends them all; clients log in again by themselves.
-"""
+of the daemon ends them all; clients log in again by themselves."""
 
 from __future__ import annotations
 
@@ -121,8 +120,7 @@ Bearer = TypeVar("Bearer")
 class TicketTable(Generic[Bearer]):
     """Tokens of one kind, all of which live `lifetime_s` seconds. Safe to call from any thread.
 
-    An owner (a user's id, a worker) holds `per_owner` of them at most; beyond, the oldest ends.
-    """
+    An owner (a user's id, a worker) holds `per_owner` of them at most; beyond, the oldest ends."""
 
     def __init__(self, clock: Clock, lifetime_s: float, per_owner: int) -> None:
         self.lifetime_s = lifetime_s

@@ -67,8 +67,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     httptools has llhttp's grammar of a request, but bounds neither a head, trailers and chunk extensions, nor the
     requests that wait on one connection; and where two readers could take a request for two different ones (RFC 9112,
-    11.2), it is lenient. Such requests are refused here.
-    """
+    11.2), it is lenient. Such requests are refused here."""
 
     table: ConnectionTable
     called = ""

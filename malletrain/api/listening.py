@@ -2,8 +2,7 @@
 
 An account of this machine that listens on the same port in the other family, or takes the port while the daemon is
 away, is sent what callers send the daemon. So the port is held in both families, or the daemon does not start; and a
-socket unit holds it while no daemon runs.
-"""
+socket unit holds it while no daemon runs."""
 
 from __future__ import annotations
 

@@ -237,8 +237,7 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
     ) -> Response:
         """Events above number `after`, waiting up to `wait` seconds for one; `last` is the next call's `after`.
 
-        `latest=N` gives the newest N at once, instead.
-        """
+        `latest=N` gives the newest N at once, instead."""
         sight = roles.sight(caller)
         seen = sight.uid
         if latest is not None:

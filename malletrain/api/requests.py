@@ -42,8 +42,7 @@ class LoopRequests:
         harvest: where pilots run: jobs for another partition or account are refused.
         latest: the newest events of the journal; of_main_job: those that name a job of the main queue.
         next_id: a job number never given before.
-        account_of: the account that a user's jobs are charged to; None: the one that pilots run in.
-    """
+        account_of: the account that a user's jobs are charged to; None: the one that pilots run in."""
 
     def __init__(
         self, loop: Loop, facts: AbstractContextManager[object], clock: Clock, harvest: Harvest,

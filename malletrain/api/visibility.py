@@ -36,8 +36,7 @@ class Visibility:
     def under(private_data: Collection[str], uid: int, user: str) -> Visibility:
         """That of an ordinary user where Slurm's PrivateData has these words.
 
-        Usage counts jobs, so `jobs` hides it as well as `usage` does.
-        """
+        Usage counts jobs, so `jobs` hides it as well as `usage` does."""
         private = {word.lower() for word in private_data}
         everything = "all" in private
         jobs = everything or "jobs" in private

@@ -2,8 +2,7 @@
 
 `WorkersGate` joins three things: the membership, the daemon's lock, and those who wait. Every change is made under
 the lock, written to the journal by `persist` before the lock is given up, and only then shown to whoever waits.
-Figures that change nothing are written a moment later.
-"""
+Figures that change nothing are written a moment later."""
 
 from __future__ import annotations
 
@@ -63,8 +62,7 @@ class WorkersGate:
         budget: of the figures that workers report; None for the usual limits.
         sight: what the user with this uid may see: reasons sent to workers are limited by it.
         is_banned: whether the user with this uid is refused: tokens of his workers are worth nothing then.
-        checked: what a check has found of the script with this digest in a job of the user with this uid.
-    """
+        checked: what a check has found of the script with this digest in a job of the user with this uid."""
 
     def __init__(
         self, membership: Membership, lock: RLock, persist: Callable[[], None], clock: Clock,
@@ -121,8 +119,7 @@ class WorkersGate:
         """Run `action` under the lock, journal what it caused, and wake the waiting polls of the jobs concerned.
 
         Figures, of which nothing follows, are left to whoever next takes `reports`: a transaction for each would be
-        most of what thousands of workers cost.
-        """
+        most of what thousands of workers cost."""
         with self._lock:
             try:
                 return action()

@@ -4,8 +4,7 @@ What gives nodes back must not wait for a disk that is full. While it is, facts 
 and written once there is room; what binds the daemon (a start, a new job, an operator's wish) is refused, for it must
 outlive a crash. A crash before that loses what was kept, which the next daemon then learns from Slurm. Held tasks are
 not cancelled meanwhile: they hold no node, and a job whose completion was lost needs one to complete again from its
-last save.
-"""
+last save."""
 
 from __future__ import annotations
 
@@ -31,12 +30,8 @@ LOG_INTERVAL_S = 60.0
 
 
 class JournalKeeper:
-    """The `Journal` port of the live loop. Its callers hold one lock around `append`; `flush` needs none.
-
-    Args:
-        min_free_bytes: with less room than this on the journal's file system nothing new is started.
-        elapsed: a clock that never jumps, in seconds.
-    """
+    """The `Journal` port of the live loop. Its callers hold one lock around `append`; `flush` needs none. With less than
+    `min_free_bytes` on the journal's file system nothing new is started."""
 
     def __init__(
         self, journal: SqliteJournal, metrics: Metrics, min_free_bytes: float, elapsed: Callable[[], float]

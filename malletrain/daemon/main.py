@@ -269,8 +269,7 @@ class DaemonProcess:
 def makes_progress(since_tick_s: float | None, since_start_s: float, limit_s: float) -> bool:
     """Whether a tick has ended lately, or the first may still be going.
 
-    A tick that hangs must not look alive: systemd then starts the daemon anew, and nothing is lost.
-    """
+    A tick that hangs must not look alive: systemd then starts the daemon anew, and nothing is lost."""
     return (since_start_s if since_tick_s is None else since_tick_s) < limit_s
 
 

@@ -1,8 +1,7 @@
 """Tells owners of their jobs' begin and end: the site's program (`notify.hook`) gets each message as JSON.
 
 The program is started without a shell, with the arguments of the configuration. What users choose (a job's name, an
-address) is checked or cleaned; time, length and number of messages are bounded.
-"""
+address) is checked or cleaned; time, length and number of messages are bounded."""
 
 from __future__ import annotations
 

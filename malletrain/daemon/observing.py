@@ -1,8 +1,7 @@
 """`malletraind --observe`: the daemon's own loop over imagined pilots, for weeks, with the right to look alone.
 
 It listens on nothing, asks Slurm to change nothing, and writes a journal of its own beside the daemon's.
-`malletrain observed` reads it.
-"""
+`malletrain observed` reads it."""
 
 from __future__ import annotations
 

@@ -82,8 +82,7 @@ class Service:
     """One daemon at work. `tick`, `watch` and `react` come from timers, each in a thread of its own.
 
     Two locks: `_deeds`, held while Slurm is steered, and `_facts`, held just while events are written and folded.
-    Whoever holds `_facts` never waits for Slurm, so a worker's fault is mended while a tick waits.
-    """
+    Whoever holds `_facts` never waits for Slurm, so a worker's fault is mended while a tick waits."""
 
     def __init__(
         self, config: Config, *, act: bool, user_mode: bool, facts: Callable[[], site_facts.SiteFacts] | None = None
@@ -208,8 +207,7 @@ class Service:
         """A light look at the waiting main jobs, for yielding before Slurm's next cycle preempts.
 
         Left out while the controller is slow: a look must not cost the main queue more than it gives. Main jobs
-        that come in a burst are seen one look after the other, so a look that found some is followed by another.
-        """
+        that come in a burst are seen one look after the other, so a look that found some is followed by another."""
         end = self._clock.elapsed() + self._config.loop.watch_interval_s
         while self._pace.may_look():
             with self._runs.run("watch"):

@@ -28,8 +28,7 @@ READ_BATCH = 2000
 class SqliteJournal:
     """The append-only record and, in the same transactions, the projections that people read.
 
-    One process writes a journal at a time, held by a lock; its threads take turns. Close it when done.
-    """
+    One process writes a journal at a time, held by a lock; its threads take turns. Close it when done."""
 
     def __init__(self, path: Path, *, mode: int = 0o600) -> None:
         """Open the journal at `path`, made with file mode `mode` if it is new, and bring its schema up to date.

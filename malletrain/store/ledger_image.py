@@ -2,8 +2,7 @@
 
 It is a cache. A restored backup or a copied journal brings its own along, as of the same moment as its events, so
 an image never belongs to another journal. What cannot be used (another release folded it, a bit has flipped) is
-passed over, and the start reads every event.
-"""
+passed over, and the start reads every event."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Keeps the journal small and sound: merges old windows of training, deletes old events, gives room back.
 
 What is merged or deleted is chosen so that the projections stay as they are, folded anew too: sums are kept within
-the hour, the newest window of a job is left alone, and jobs whose events are deleted keep their rows.
-"""
+the hour, the newest window of a job is left alone, and jobs whose events are deleted keep their rows."""
 
 from __future__ import annotations
 
@@ -51,8 +50,7 @@ class Retention:
     """For how long (seconds) things stay as they were written.
 
     A start without an image of the ledger (the first one of a release) reads every event that is left, at some 20 us
-    each (scripts/bench/journal_year).
-    """
+    each (scripts/bench/journal_year)."""
 
     #: Then windows of training and reported figures are merged by the hour. A job that reports every 3 s makes 28,800
     #: a day; what is learnt goes by the last 32 of each size (`malletrain.learn.samples`).

@@ -198,8 +198,7 @@ class StoreViews:
         """Events above number `after`, and the number up to which was looked: the next call's `after`. A page ends
         after `limit` rows or `MAX_EVENT_BYTES`.
 
-        `uid` leaves out other users' jobs and what is of no job but `OPEN_KINDS`, `kinds` all but the named ones.
-        """
+        `uid` leaves out other users' jobs and what is of no job but `OPEN_KINDS`, `kinds` all but the named ones."""
         limit = min(limit, MAX_EVENTS)
         query = _events(job, uid).where(t.event.c.seq > after).order_by(t.event.c.seq).limit(limit)
         if kinds:

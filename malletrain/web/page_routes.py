@@ -51,14 +51,8 @@ class LinkBody(Body):
 
 
 class WebPages:
-    """The page; `malletrain.api.app.Pages`.
-
-    Args:
-        sign_in: who looks at it.
-        history: what is drawn over time.
-        nodes: gives every node by name, in Slurm's order, with its state now.
-        strays: nodes of jobs in the harvest partition that are no pilots.
-    """
+    """The page; `malletrain.api.app.Pages`. `nodes` gives every node by name, in Slurm's order, with its state now;
+    `strays` nodes of jobs in the harvest partition that are no pilots."""
 
     prefix = "/web/"
     logins: Mapping[str, int] = {"/web/session": 1024}

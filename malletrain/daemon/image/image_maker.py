@@ -3,8 +3,7 @@ the making of the next image, now and then, by a process beside the daemon: `pyt
 
 Both ways give the same state: an image is folded from the journal alone, by the same code, and never from a running
 daemon, which has seen more than it wrote down. Folding in the daemon itself would hold Python's lock while workers
-wait.
-"""
+wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tells systemd how the service is, over the socket named by NOTIFY_SOCKET (sd_notify(3)); elsewhere it does nothing."""
+"""Tells systemd how the service is, over the socket named by NOTIFY_SOCKET (sd_notify(3)). Elsewhere: nothing."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ class Notifier:
     def __init__(self, address: str = "", watchdog_s: float | None = None) -> None:
         """`address`: the socket's path, `@name` for an abstract one, or empty for none.
 
-        `watchdog_s`: systemd kills the service after so many seconds without `watchdog()`; None: it does not.
-        """
+        `watchdog_s`: systemd kills the service after so many seconds without `watchdog()`; None: it does not."""
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self.watchdog_s = watchdog_s
 
