@@ -115,16 +115,12 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
         people.logins.take(str(opened.identity.uid))
         return JSONResponse(
             {
-                "token": opened.token,
-                "expires_at": opened.expires_at,
-                "lifetime_s": opened.lifetime_s,
-                "user": opened.identity.user,
-                "uid": opened.identity.uid,
-                "role": opened.identity.role.value,
+                "token": opened.token, "expires_at": opened.expires_at, "lifetime_s": opened.lifetime_s,
+                "user": opened.identity.user, "uid": opened.identity.uid, "role": opened.identity.role.value,
                 "site": people.site,
             },
             headers={"Cache-Control": "no-store"},
-        )
+        )  # fmt: skip
 
     @router.delete("/session", status_code=204)
     async def log_out(request: Request, _caller: Caller) -> Response:

@@ -302,12 +302,9 @@ class WorkersRouter(Router):
     """The routes of workers, which `malletrain.wire.messages` describes. Starlette's own: FastAPI's way through
     parameters and exit stacks would be most of what a report or a poll costs.
 
-    Args:
-        gate: see there.
-        authenticate: the uid behind a MUNGE credential made for `wire.WORKER_PURPOSE`; raises `WireError` or
-            `Refused` when it proves nothing.
-        connections: of the server that it is mounted on: a worker that is killed between two polls is noticed there.
-    """
+    `authenticate` gives the uid behind a MUNGE credential made for `wire.WORKER_PURPOSE`; raises `WireError` or
+    `Refused` when it proves nothing. `connections` are those of its server: a worker that is killed between two polls
+    is noticed there."""
 
     def __init__(self, gate: WorkersGate, authenticate: Callable[[str], int], connections: ConnectionTable) -> None:
         self._gate, self._authenticate, self._connections = gate, authenticate, connections

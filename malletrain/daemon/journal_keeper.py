@@ -30,8 +30,8 @@ LOG_INTERVAL_S = 60.0
 
 
 class JournalKeeper:
-    """The `Journal` port of the live loop. Its callers hold one lock around `append`; `flush` needs none. With less than
-    `min_free_bytes` on the journal's file system nothing new is started."""
+    """The `Journal` port of the live loop. Its callers hold one lock around `append`; `flush` needs none. With less
+    than `min_free_bytes` on the journal's file system nothing new is started."""
 
     def __init__(
         self, journal: SqliteJournal, metrics: Metrics, min_free_bytes: float, elapsed: Callable[[], float]

@@ -18,8 +18,8 @@ def text_of(value: Any) -> bytes:
 
 
 class KeptAnswers:
-    """Texts by what was asked. Safe from any thread. `keep_s`: for how long (seconds) a text is kept, by its bytes and
-    the seconds that it took."""
+    """Texts by what was asked. Safe from any thread. `keep_s`: for how long (seconds) a text is kept, by its bytes
+    and the seconds that it took."""
 
     def __init__(self, keep_s: Callable[[int, float], float], elapsed: Callable[[], float] = time.monotonic) -> None:
         self._keep_s, self._elapsed = keep_s, elapsed

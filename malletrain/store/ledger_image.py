@@ -41,11 +41,8 @@ def keep_image(journal: SqliteJournal, image: LedgerImage) -> None:
             raise StoreError(f"{journal.path}: has no event {image.seq}, up to which an image was folded")
         connection.execute(delete(t.ledger_image))
         row = {
-            "seq": image.seq,
-            "fold": image.fold,
-            "sha256": _digest(image.seq, image.fold, packed),
-            "state": packed,
-        }
+            "seq": image.seq, "fold": image.fold, "sha256": _digest(image.seq, image.fold, packed), "state": packed,
+        }  # fmt: skip
         connection.execute(insert(t.ledger_image), row)
 
 

@@ -106,15 +106,10 @@ _COUNTED = t.stored_fields(kinds.PoolCounted, t.pool)
 
 def _announced(one: OneEvent, job: MalleableJob) -> None:
     made = {
-        "id": one.event.job,
-        "sizes": json.dumps(job.sizes),
-        "elastic": job.elastic.value,
-        "total_samples": number(job.total_samples),
-        "submitted_at": one.time(job.submitted_at),
-        "trusted": int(job.trusted),
-        "phase": JobPhase.ANNOUNCED.value,
-        "reason": one.event.reason,
-    }
+        "id": one.event.job, "sizes": json.dumps(job.sizes), "elastic": job.elastic.value,
+        "total_samples": number(job.total_samples), "submitted_at": one.time(job.submitted_at),
+        "trusted": int(job.trusted), "phase": JobPhase.ANNOUNCED.value, "reason": one.event.reason,
+    }  # fmt: skip
     one.insert("job", "IGNORE", **{name: getattr(job, name) for name in _AS_ANNOUNCED} | made)
 
 

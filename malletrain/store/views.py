@@ -30,14 +30,10 @@ _ACTIVE = tuple(sorted(phase.value for phase in ACTIVE_PHASES))
 OPEN_KINDS = tuple(
     kind.value
     for kind in (
-        EventKind.DAEMON_STARTED,
-        EventKind.DAEMON_STOPPED,
-        EventKind.DECIDED,
-        EventKind.BREAKER,
-        EventKind.CLUSTER_UNAVAILABLE,
-        EventKind.POOL,
+        EventKind.DAEMON_STARTED, EventKind.DAEMON_STOPPED, EventKind.DECIDED, EventKind.BREAKER,
+        EventKind.CLUSTER_UNAVAILABLE, EventKind.POOL,
     )
-)
+)  # fmt: skip
 
 #: At most so many rows in one answer.
 MAX_JOBS = 10_000
