@@ -1,4 +1,4 @@
-"""Journals of earlier schemas (`journals/schemaN.sql`: the first, that of 0.1.0 and the one before this) are brought
+"""Journals of earlier schemas (`journals/schemaN.sql`: that of 0.1.0 and the one before this) are brought
 up to date, and mean the same."""
 
 from __future__ import annotations
