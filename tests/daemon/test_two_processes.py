@@ -51,14 +51,9 @@ class Actuator:
 
     def start(self) -> None:
         command = [
-            "env",
-            f"NOTIFY_SOCKET={self.systemd.path}",
-            "WATCHDOG_USEC=60000000",
-            f"LOGS_DIRECTORY={self.folder}",
-            "setpriv",
-            "--pdeathsig",
-            "TERM",
-        ]
+            "env", f"NOTIFY_SOCKET={self.systemd.path}", "WATCHDOG_USEC=60000000", f"LOGS_DIRECTORY={self.folder}",
+            "setpriv", "--pdeathsig", "TERM",
+        ]  # fmt: skip
         command += [str(BIN / "malletraind"), "--actuator", "--config", str(self.config)]
         self.process = process = self.lab.popen(command, user=STEERER, stderr=self.log.fileno())
         self.systemd.wait(lambda said: said.startswith("READY=1"), lambda: process.poll() is None)
