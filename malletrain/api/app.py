@@ -1,7 +1,5 @@
 """The HTTP API put together: routes of people and of workers, bounds, one shape of errors."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol

@@ -3,8 +3,6 @@
 Tokens are kept in memory alone, and there as digests: no copy of the journal or of the log lets anyone in. A restart
 of the daemon ends them all; clients log in again by themselves."""
 
-from __future__ import annotations
-
 import hashlib
 import secrets
 import threading

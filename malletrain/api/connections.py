@@ -5,8 +5,6 @@ left. So connections are bounded in total, those of strangers by address, and th
 there are too many, the stranger that has waited longest goes, but none in its first second: an honest one is answered
 by then."""
 
-from __future__ import annotations
-
 import resource
 import time
 from collections import OrderedDict

@@ -1,8 +1,6 @@
 """Decisions in words: what `malletraind --dry-run` prints; why a job, node or pilot has what it has, whether a pilot
 ever stood in a main job's way. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 

@@ -1,7 +1,5 @@
 """Uvicorn in a thread of the daemon, on a port that is known before the first request."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading

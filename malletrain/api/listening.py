@@ -4,8 +4,6 @@ An account of this machine that listens on the same port in the other family, or
 away, is sent what callers send the daemon. So the port is held in both families, or the daemon does not start; and a
 socket unit holds it while no daemon runs."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

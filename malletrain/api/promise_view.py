@@ -1,7 +1,5 @@
 """What the site promises its main queue, what that costs and how it was kept, as rows for people. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from statistics import median
 

@@ -4,8 +4,6 @@ what its answer passes: how much a caller is sent, and how much of it waits to b
 A caller is known by the token in the headers, before a byte of the body is read. Requests of callers that are not
 known have no body, except at the two logins."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

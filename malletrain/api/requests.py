@@ -1,7 +1,5 @@
 """What people ask of the daemon, turned into events; what only shows, `malletrain.store.views` has."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """Who calls, and what a caller may do: all see the queue, owners steer their jobs, operators steer all."""
 
-from __future__ import annotations
-
 import pwd
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass

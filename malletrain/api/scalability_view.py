@@ -1,7 +1,5 @@
 """What is known of a job's scalability, as rows for people. Pure."""
 
-from __future__ import annotations
-
 from malletrain.decide.demand import expected_curve, profile_of
 from malletrain.decide.rules import Rules
 from malletrain.domain.job import JobView

@@ -1,7 +1,5 @@
 """What people may send, with a bound on everything."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator

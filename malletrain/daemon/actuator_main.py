@@ -1,7 +1,5 @@
 """`malletraind --actuator`: the process that holds Slurm's rights, apart from the one that listens on the network."""
 
-from __future__ import annotations
-
 import os
 import signal
 import stat

@@ -1,7 +1,5 @@
 """The command `malletraind`: says what to install where the daemon's packages are missing, as on the base wheel."""
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 from typing import NoReturn

@@ -6,8 +6,6 @@ outlive a crash. A crash before that loses what was kept, which the next daemon 
 not cancelled meanwhile: they hold no node, and a job whose completion was lost needs one to complete again from its
 last save."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence

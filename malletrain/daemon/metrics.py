@@ -3,8 +3,6 @@
 Names follow Prometheus' conventions: base units, `_total` for counters (https://prometheus.io/docs/practices/naming).
 """
 
-from __future__ import annotations
-
 from collections import Counter as Tally
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 The program is started without a shell, with the arguments of the configuration. What users choose (a job's name, an
 address) is checked or cleaned; time, length and number of messages are bounded."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -3,8 +3,6 @@
 It listens on nothing, asks Slurm to change nothing, and writes a journal of its own beside the daemon's.
 `malletrain observed` reads it."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Sequence

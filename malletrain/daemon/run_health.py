@@ -1,7 +1,5 @@
 """Which of the daemon's recurring tasks fail, and whether Slurm answers: for /v1/health, which names no user."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 

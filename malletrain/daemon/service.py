@@ -1,7 +1,5 @@
 """The composition root: every part made and joined, and the only writer of the journal."""
 
-from __future__ import annotations
-
 import functools
 import os
 import secrets

@@ -3,8 +3,6 @@
 WAL with synchronous=FULL: an append that has returned survives a crash of the machine (sqlite.org/pragma.html,
 "synchronous"); readers never wait for the writer. WAL needs a local file system (sqlite.org/wal.html)."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import sqlite3

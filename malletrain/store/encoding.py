@@ -1,7 +1,5 @@
 """Events as rows of the journal and back: `kind`, and the payload's fields as JSON in `data`."""
 
-from __future__ import annotations
-
 import json
 import typing
 from collections.abc import Mapping

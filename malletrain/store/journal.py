@@ -1,7 +1,5 @@
 """The journal on disk: the port `loop.ports.Journal` over SQLite."""
 
-from __future__ import annotations
-
 import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

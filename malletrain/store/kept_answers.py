@@ -1,7 +1,5 @@
 """Answers that take long, kept for a moment: many who look at a large site cost one look."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections import OrderedDict

@@ -4,8 +4,6 @@ It is a cache. A restored backup or a copied journal brings its own along, as of
 an image never belongs to another journal. What cannot be used (another release folded it, a bit has flipped) is
 passed over, and the start reads every event."""
 
-from __future__ import annotations
-
 import hashlib
 import zlib
 from dataclasses import dataclass

@@ -2,8 +2,6 @@
 
 `NNNN_name.sql` are packed into the wheel as malletrain/store/sql; in a checkout they are sql/ at the root."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass

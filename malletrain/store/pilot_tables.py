@@ -1,7 +1,5 @@
 """The projections of pilots: what each is now (by `malletrain.domain.pilot_life`), and their stays on nodes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

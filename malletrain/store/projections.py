@@ -8,8 +8,6 @@ what was said, and people's tables must not stop the daemon.
 The statements are plain SQL: a tick may fold a thousand events, and building expressions would take most of the time.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 

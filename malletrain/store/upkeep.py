@@ -3,8 +3,6 @@
 What is merged or deleted is chosen so that the projections stay as they are, folded anew too: sums are kept within
 the hour, the newest window of a job is left alone, and jobs whose events are deleted keep their rows."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Sequence

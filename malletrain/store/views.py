@@ -1,7 +1,5 @@
 """What people read: rows of the projections, and of the last look at the cluster."""
 
-from __future__ import annotations
-
 import json
 import operator
 from collections.abc import Callable, Collection, Sequence

@@ -3,8 +3,6 @@
 A row is one node, or, on a machine of more nodes than rows, as many neighbours as are needed. Cells count nodes: of a
 row of one node a cell is what that node was at the middle of the bin."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What the page draws beside the strip: jobs in short, and series cut to as many points as a screen shows. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ One half of a session is a cookie, which scripts cannot read; the other lies in 
 and port alone, and travels in a header. Cookies go to every port of a host: another user's program may listen
 on one, and gets a half that is worth nothing."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie

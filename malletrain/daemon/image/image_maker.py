@@ -5,8 +5,6 @@ Both ways give the same state: an image is folded from the journal alone, by the
 daemon, which has seen more than it wrote down. Folding in the daemon itself would hold Python's lock while workers
 wait."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

@@ -4,8 +4,6 @@ No pickle: decoding makes objects of classes that this package defines and sets 
 them. The text is JSON whose lists begin with a tag, and at its head the classes with the names of their attributes.
 An object that can change and is held twice is one object afterwards, too."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from collections import Counter, OrderedDict, deque

@@ -1,7 +1,5 @@
 """The daemon's log: structlog on stderr, as text for people or JSON for machines; journald takes it from there."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import sys

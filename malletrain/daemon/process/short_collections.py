@@ -4,8 +4,6 @@ A full collection visits every object and holds Python's lock meanwhile: .35 s w
 (`python -m scripts.bench.load`), in which no request is answered. Nearly all of these objects live on. So one that
 visits all is made once an hour, and what it leaves is frozen: those in between visit only what has come since."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -2,8 +2,6 @@
 
 A run that is late is made up once (`coalesce`), and no work ever runs twice at the same time (`max_instances=1`)."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
