@@ -215,11 +215,7 @@ def bill_of_materials(locked: Mapping[str, Pin]) -> dict[str, Any]:
             "purl": row["purl"],
             "licenses": [{"license": {"id": row["licence"]}}],
             "externalReferences": [
-                {
-                    "type": "distribution",
-                    "url": row["url"],
-                    "hashes": [{"alg": "SHA-256", "content": row["sha256"]}],
-                }
+                {"type": "distribution", "url": row["url"], "hashes": [{"alg": "SHA-256", "content": row["sha256"]}]}
             ],
         }
         for row in vendored()
@@ -236,17 +232,13 @@ def bill_of_materials(locked: Mapping[str, Pin]) -> dict[str, Any]:
         "version": 1,
         "metadata": {
             "component": {
-                "type": "application",
-                "bom-ref": own,
-                "name": "malletrain",
-                "version": project["version"],
-                "purl": own,
-                "licenses": [{"license": {"id": project["license"]}}],
+                "type": "application", "bom-ref": own, "name": "malletrain", "version": project["version"],
+                "purl": own, "licenses": [{"license": {"id": project["license"]}}],
             }
         },
         "components": components,
         "dependencies": dependencies,
-    }
+    }  # fmt: skip
 
 
 def _licence(found: Distribution) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """The HTTP API put together: routes of people and of workers, bounds, one shape of errors."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
@@ -19,10 +17,10 @@ from malletrain.api.connections import ConnectionTable
 from malletrain.api.http_server import HttpServer, serve
 from malletrain.api.journal_notifier import JournalNotifier
 from malletrain.api.people_routes import PeopleRoutes, address_of, make_people_router
-from malletrain.api.ports import Conflict, Identity, NotFound, Requests
 from malletrain.api.rate_limits import ApiLimits, TooManyRequests
 from malletrain.api.request_guard import RequestGuard
-from malletrain.api.roles import Roles
+from malletrain.api.requests import LoopRequests
+from malletrain.api.roles import Conflict, Identity, NotFound, Roles
 from malletrain.api.visibility import Visibility
 from malletrain.api.worker_routes import WorkersRouter
 from malletrain.domain.errors import InvalidInput, MalletrainError, Refused
@@ -60,22 +58,12 @@ class Pages(Protocol):
 
 
 def create_app(
-    requests: Requests,
-    views: StoreViews,
-    workers_router: WorkersRouter | None,
-    auth: Auth,
-    *,
-    roles: Roles,
-    notifier: JournalNotifier,
-    clock: Clock,
-    connections: ConnectionTable,
-    holds_token: Callable[[str, str], bool] = lambda _worker, _header: False,
-    limits: ApiLimits | None = None,
-    site: Mapping[str, str] | None = None,
-    metrics: Callable[[], bytes] = lambda: b"",
-    ailments: Callable[[], Sequence[str]] = tuple,
-    pages: Pages | None = None,
-) -> FastAPI:
+    requests: LoopRequests, views: StoreViews, workers_router: WorkersRouter | None, auth: Auth, *, roles: Roles,
+    notifier: JournalNotifier, clock: Clock, connections: ConnectionTable,
+    holds_token: Callable[[str, str], bool] = lambda _worker, _header: False, limits: ApiLimits | None = None,
+    site: Mapping[str, str] | None = None, metrics: Callable[[], bytes] = lambda: b"",
+    ailments: Callable[[], Sequence[str]] = tuple, pages: Pages | None = None,
+) -> FastAPI:  # fmt: skip
     """The whole API as one ASGI application.
 
     `connections` are those of the server that serves it. `holds_token` says whether an Authorization header is a
@@ -124,13 +112,9 @@ def create_app(
     app.add_exception_handler(StarletteHTTPException, _on_http)
     app.add_exception_handler(Exception, _on_unknown)
     app.add_middleware(
-        RequestGuard,
-        limits=limits,
-        clock=clock,
-        identify=lambda scope: _caller(scope, auth, holds_token, pages),
-        logins=logins,
-        connections=connections,
-    )
+        RequestGuard, limits=limits, clock=clock, identify=lambda scope: _caller(scope, auth, holds_token, pages),
+        logins=logins, connections=connections,
+    )  # fmt: skip
     return app
 
 

@@ -1,10 +1,7 @@
 """Who calls: a MUNGE credential, used once, buys a short-lived token.
 
 Tokens are kept in memory alone, and there as digests: no copy of the journal or of the log lets anyone in. A restart
-of the daemon ends them all; clients log in again by themselves.
-"""
-
-from __future__ import annotations
+of the daemon ends them all; clients log in again by themselves."""
 
 import hashlib
 import secrets
@@ -14,8 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from malletrain.api.ports import Identity, Unavailable
-from malletrain.api.roles import Roles
+from malletrain.api.roles import Identity, Roles, Unavailable
 from malletrain.domain.errors import MalletrainError
 from malletrain.loop.ports import Clock
 from malletrain.wire import munge
@@ -52,15 +48,9 @@ class Auth:
     """Opens credentials and keeps tokens. Safe to call from any thread."""
 
     def __init__(
-        self,
-        audiences: Sequence[str],
-        roles: Roles,
-        clock: Clock,
-        *,
-        munge_socket: str | None = None,
-        lifetime_s: float = SESSION_LIFETIME_S,
-        decode: Callable[[str, str | None], munge.Credential] = munge.decode,
-    ) -> None:
+        self, audiences: Sequence[str], roles: Roles, clock: Clock, *, munge_socket: str | None = None,
+        lifetime_s: float = SESSION_LIFETIME_S, decode: Callable[[str, str | None], munge.Credential] = munge.decode,
+    ) -> None:  # fmt: skip
         """`audiences` are the URLs by which clients know this daemon: a credential made for another one is refused,
         so a daemon that receives one cannot use it at another."""
         self._audiences = tuple(audiences)
@@ -128,8 +118,7 @@ Bearer = TypeVar("Bearer")
 class TicketTable(Generic[Bearer]):
     """Tokens of one kind, all of which live `lifetime_s` seconds. Safe to call from any thread.
 
-    An owner (a user's id, a worker) holds `per_owner` of them at most; beyond, the oldest ends.
-    """
+    An owner (a user's id, a worker) holds `per_owner` of them at most; beyond, the oldest ends."""
 
     def __init__(self, clock: Clock, lifetime_s: float, per_owner: int) -> None:
         self.lifetime_s = lifetime_s

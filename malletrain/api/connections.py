@@ -3,10 +3,7 @@
 A descriptor is what a flood of connections exhausts first, and the daemon runs Slurm's commands with those that are
 left. So connections are bounded in total, those of strangers by address, and those of known callers by caller. Where
 there are too many, the stranger that has waited longest goes, but none in its first second: an honest one is answered
-by then.
-"""
-
-from __future__ import annotations
+by then."""
 
 import resource
 import time

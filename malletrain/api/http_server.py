@@ -1,7 +1,5 @@
 """Uvicorn in a thread of the daemon, on a port that is known before the first request."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading
@@ -15,7 +13,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from malletrain.api.connections import ConnectionTable, Peer
 from malletrain.api.listening import Listening, listen
-from malletrain.api.ports import Unavailable
+from malletrain.api.roles import Unavailable
 
 #: Seconds within which a request's head must be complete. Uvicorn itself would wait for ever.
 HEAD_SECONDS = 15.0
@@ -67,8 +65,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     httptools has llhttp's grammar of a request, but bounds neither a head, trailers and chunk extensions, nor the
     requests that wait on one connection; and where two readers could take a request for two different ones (RFC 9112,
-    11.2), it is lenient. Such requests are refused here.
-    """
+    11.2), it is lenient. Such requests are refused here."""
 
     table: ConnectionTable
     called = ""

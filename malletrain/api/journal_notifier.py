@@ -1,7 +1,5 @@
 """Wakes long polls when the journal has grown."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import suppress
 

@@ -2,10 +2,7 @@
 
 An account of this machine that listens on the same port in the other family, or takes the port while the daemon is
 away, is sent what callers send the daemon. So the port is held in both families, or the daemon does not start; and a
-socket unit holds it while no daemon runs.
-"""
-
-from __future__ import annotations
+socket unit holds it while no daemon runs."""
 
 import errno
 import os
@@ -13,7 +10,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from malletrain.api.ports import Unavailable
+from malletrain.api.roles import Unavailable
 from malletrain.domain.errors import InvalidInput
 
 #: The first descriptor that systemd hands over (sd_listen_fds(3)).

@@ -15,9 +15,9 @@ from fastapi.responses import JSONResponse
 
 from malletrain.api.auth import Auth
 from malletrain.api.journal_notifier import JournalNotifier
-from malletrain.api.ports import Conflict, Identity, NotFound, Requests
 from malletrain.api.rate_limits import ROW_BYTES, ApiLimits, TokenBuckets, TooManyRequests
-from malletrain.api.roles import Roles, uids_of, user_name
+from malletrain.api.requests import LoopRequests
+from malletrain.api.roles import Conflict, Identity, NotFound, Roles, uids_of, user_name
 from malletrain.api.schemas import MAX_NUMBER, ArrayBody, BanBody, DrainBody, JobBody, SessionBody
 from malletrain.domain.errors import InvalidInput
 from malletrain.loop.ports import Clock
@@ -47,17 +47,9 @@ class PeopleRoutes:
     """What the routes share."""
 
     def __init__(
-        self,
-        requests: Requests,
-        views: StoreViews,
-        auth: Auth,
-        roles: Roles,
-        notifier: JournalNotifier,
-        clock: Clock,
-        limits: ApiLimits,
-        site: Mapping[str, str],
-        journal: TokenBuckets | None = None,
-    ) -> None:
+        self, requests: LoopRequests, views: StoreViews, auth: Auth, roles: Roles, notifier: JournalNotifier,
+        clock: Clock, limits: ApiLimits, site: Mapping[str, str], journal: TokenBuckets | None = None,
+    ) -> None:  # fmt: skip
         """`journal`: bytes of the journal by user id, shared with the users' workers (`ReportBudget.journal`)."""
         self.requests, self.views, self.auth, self.roles = requests, views, auth, roles
         self.notifier, self.clock, self.limits, self.site = notifier, clock, limits, dict(site)
@@ -123,16 +115,12 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
         people.logins.take(str(opened.identity.uid))
         return JSONResponse(
             {
-                "token": opened.token,
-                "expires_at": opened.expires_at,
-                "lifetime_s": opened.lifetime_s,
-                "user": opened.identity.user,
-                "uid": opened.identity.uid,
-                "role": opened.identity.role.value,
+                "token": opened.token, "expires_at": opened.expires_at, "lifetime_s": opened.lifetime_s,
+                "user": opened.identity.user, "uid": opened.identity.uid, "role": opened.identity.role.value,
                 "site": people.site,
             },
             headers={"Cache-Control": "no-store"},
-        )
+        )  # fmt: skip
 
     @router.delete("/session", status_code=204)
     async def log_out(request: Request, _caller: Caller) -> Response:
@@ -245,8 +233,7 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
     ) -> Response:
         """Events above number `after`, waiting up to `wait` seconds for one; `last` is the next call's `after`.
 
-        `latest=N` gives the newest N at once, instead.
-        """
+        `latest=N` gives the newest N at once, instead."""
         sight = roles.sight(caller)
         seen = sight.uid
         if latest is not None:

@@ -1,7 +1,5 @@
 """How much and how fast callers may ask, and have written to the journal: the limits, and token buckets."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections import OrderedDict

@@ -2,10 +2,7 @@
 what its answer passes: how much a caller is sent, and how much of it waits to be taken.
 
 A caller is known by the token in the headers, before a byte of the body is read. Requests of callers that are not
-known have no body, except at the two logins.
-"""
-
-from __future__ import annotations
+known have no body, except at the two logins."""
 
 import asyncio
 import contextlib
@@ -49,14 +46,9 @@ class RequestGuard:
     is opened, and the longest body there, in bytes."""
 
     def __init__(
-        self,
-        app: ASGIApp,
-        limits: ApiLimits,
-        clock: Clock,
-        identify: Identify,
-        logins: dict[str, int],
+        self, app: ASGIApp, limits: ApiLimits, clock: Clock, identify: Identify, logins: dict[str, int],
         connections: ConnectionTable,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._app, self._limits, self._identify = app, limits, identify
         self._logins, self._connections = logins, connections
         self._strangers = TokenBuckets(limits.address_rate, limits.address_burst, clock)

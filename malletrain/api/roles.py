@@ -1,27 +1,55 @@
-"""What a caller may do: everybody sees the queue as with squeue, owners steer their jobs, operators steer all."""
-
-from __future__ import annotations
+"""Who calls, and what a caller may do: all see the queue, owners steer their jobs, operators steer all."""
 
 import pwd
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 
-from malletrain.api.ports import Identity, NotFound, Role
 from malletrain.api.visibility import Visibility
-from malletrain.domain.errors import InvalidInput, Refused
+from malletrain.domain.errors import InvalidInput, MalletrainError, Refused
 from malletrain.wire.rows import JobRow
+
+
+class NotFound(MalletrainError):
+    """There is no job, node or pilot of that name (HTTP 404)."""
+
+    exit_status = 1
+
+
+class Conflict(MalletrainError):
+    """It cannot be done as things are: the job is over, the array belongs to another job (HTTP 409)."""
+
+    exit_status = 1
+
+
+class Unavailable(MalletrainError):
+    """The daemon cannot answer now; asking again later may help (HTTP 503)."""
+
+
+class Role(StrEnum):
+    """What a caller may do. Owning a job is not a role: it is looked up for each job."""
+
+    USER = "user"  #: own jobs
+    OPERATOR = "operator"  #: everybody's jobs, and nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who calls, as MUNGE says."""
+
+    uid: int
+    gid: int
+    user: str
+    role: Role = Role.USER
 
 
 class Roles:
     """The site's rules."""
 
     def __init__(
-        self,
-        operators: Iterable[int] = (),
-        *,
-        serves: Iterable[int] | None = None,
-        private_data: Callable[[], Collection[str]] = tuple,
-        bans: Callable[[], Mapping[int, str]] = dict,
-    ) -> None:
+        self, operators: Iterable[int] = (), *, serves: Iterable[int] | None = None,
+        private_data: Callable[[], Collection[str]] = tuple, bans: Callable[[], Mapping[int, str]] = dict,
+    ) -> None:  # fmt: skip
         """`operators` are uids, root among them always; `serves` the only uids that are served (None: all);
         `private_data` gives the words of Slurm's PrivateData as they are now, `bans` why each banned uid is."""
         self._operators = frozenset(operators) | {0}

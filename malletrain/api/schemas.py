@@ -1,7 +1,5 @@
 """What people may send, with a bound on everything."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -123,23 +121,16 @@ class JobBody(Body):
     def job(self, id: int, user: str, uid: int, submitted_at: float, account: str, mail_user: str) -> MalleableJob:
         """The job that is asked for, with what the daemon says of it."""
         return MalleableJob(
-            **{name: getattr(self, name) for name in _AS_SENT},
-            id=id,
-            user=user,
-            uid=uid,
-            submitted_at=submitted_at,
-            account=account,
-            mail_user=mail_user,
-            sizes=tuple(sorted(set(self.sizes))),
+            **{name: getattr(self, name) for name in _AS_SENT}, id=id, user=user, uid=uid, submitted_at=submitted_at,
+            account=account, mail_user=mail_user, sizes=tuple(sorted(set(self.sizes))),
             elastic=Elastic(self.elastic),
             given_curve=None if self.curve is None else Curve(tuple((int(n), rate) for n, rate in self.curve)),
             profile=Profile(self.profile) if self.profile else None,
             budget_node_s=None if self.budget_node_hours is None else 3600.0 * self.budget_node_hours,
             after=tuple((DependencyKind(kind), int(job)) for kind, _, job in (a.partition(":") for a in self.after)),
-            output=tuple(self.output),
-            mail=tuple(map(MailType, dict.fromkeys(self.mail))),
+            output=tuple(self.output), mail=tuple(map(MailType, dict.fromkeys(self.mail))),
             class_min=tuple((word, int(n)) for word, _, n in (each.rpartition(":") for each in self.class_min)),
-        )
+        )  # fmt: skip
 
 
 class ArrayBody(Body):

@@ -2,8 +2,7 @@
 
 `WorkersGate` joins three things: the membership, the daemon's lock, and those who wait. Every change is made under
 the lock, written to the journal by `persist` before the lock is given up, and only then shown to whoever waits.
-Figures that change nothing are written a moment later.
-"""
+Figures that change nothing are written a moment later."""
 
 from __future__ import annotations
 
@@ -63,20 +62,14 @@ class WorkersGate:
         budget: of the figures that workers report; None for the usual limits.
         sight: what the user with this uid may see: reasons sent to workers are limited by it.
         is_banned: whether the user with this uid is refused: tokens of his workers are worth nothing then.
-        checked: what a check has found of the script with this digest in a job of the user with this uid.
-    """
+        checked: what a check has found of the script with this digest in a job of the user with this uid."""
 
     def __init__(
-        self,
-        membership: Membership,
-        lock: RLock,
-        persist: Callable[[], None],
-        clock: Clock,
-        budget: ReportBudget | None = None,
-        sight: Callable[[int], Visibility] = lambda _uid: Visibility(),
+        self, membership: Membership, lock: RLock, persist: Callable[[], None], clock: Clock,
+        budget: ReportBudget | None = None, sight: Callable[[int], Visibility] = lambda _uid: Visibility(),
         is_banned: Callable[[int], bool] = lambda _uid: False,
         checked: Callable[[int, str], ScriptCheck | None] = lambda _uid, _digest: None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.membership, self.clock, self._lock, self._persist = membership, clock, lock, persist
         self.budget = budget or ReportBudget(ApiLimits(), clock)
         self._sight, self._is_banned, self._checked = sight, is_banned, checked
@@ -126,8 +119,7 @@ class WorkersGate:
         """Run `action` under the lock, journal what it caused, and wake the waiting polls of the jobs concerned.
 
         Figures, of which nothing follows, are left to whoever next takes `reports`: a transaction for each would be
-        most of what thousands of workers cost.
-        """
+        most of what thousands of workers cost."""
         with self._lock:
             try:
                 return action()
@@ -310,12 +302,9 @@ class WorkersRouter(Router):
     """The routes of workers, which `malletrain.wire.messages` describes. Starlette's own: FastAPI's way through
     parameters and exit stacks would be most of what a report or a poll costs.
 
-    Args:
-        gate: see there.
-        authenticate: the uid behind a MUNGE credential made for `wire.WORKER_PURPOSE`; raises `WireError` or
-            `Refused` when it proves nothing.
-        connections: of the server that it is mounted on: a worker that is killed between two polls is noticed there.
-    """
+    `authenticate` gives the uid behind a MUNGE credential made for `wire.WORKER_PURPOSE`; raises `WireError` or
+    `Refused` when it proves nothing. `connections` are those of its server: a worker that is killed between two polls
+    is noticed there."""
 
     def __init__(self, gate: WorkersGate, authenticate: Callable[[str], int], connections: ConnectionTable) -> None:
         self._gate, self._authenticate, self._connections = gate, authenticate, connections

@@ -312,7 +312,7 @@ def _measured(path: str) -> ResizeCosts:
     if not journal.is_file():
         raise InvalidInput("replay.costs_from", f"{journal} is not a file; it is the daemon's store.path")
     from malletrain.replay.scoring.measured_costs import measured_costs
-    from malletrain.store.event_reader import read_events
+    from malletrain.store.journal import read_events
 
     found = measured_costs(read_events(journal), ResizeCosts())
     costs = found.costs

@@ -30,7 +30,7 @@ def score(journal: Path, until: datetime | None, as_json: bool) -> None:
     # Imported here so that --help need not wait for numpy.
     from malletrain.replay.report.summary import table
     from malletrain.replay.scoring.journal_score import score_journal
-    from malletrain.store.event_reader import read_events
+    from malletrain.store.journal import read_events
 
     if not journal.is_file():
         raise InvalidInput(str(journal), "is not a file: name the daemon's store.path, or a copy of it")

@@ -1,9 +1,6 @@
 """`malletraind --actuator`: the process that holds Slurm's rights, apart from the one that listens on the network."""
 
-from __future__ import annotations
-
 import os
-import pwd
 import signal
 import stat
 import time
@@ -16,24 +13,24 @@ from types import FrameType
 import structlog
 
 from malletrain import __version__
+from malletrain.api.roles import uids_of
 from malletrain.config import Config
 from malletrain.daemon.process.systemd import Notifier
+from malletrain.daemon.site_watch import SiteWatch
 from malletrain.domain.errors import InvalidInput
 from malletrain.site_rules import harvest_of
 from malletrain.slurm.actuator.bounds import ActuatorBounds
 from malletrain.slurm.actuator.server import Actuator, ActuatorServer, AuditLog
 from malletrain.slurm.command import Commands
 from malletrain.slurm.formats.hostlist import node_names
-from malletrain.slurm.site import partition_checks, site_facts
+from malletrain.slurm.site import site_facts
 
 #: A command that runs when the actuator ends has so long (seconds).
 GOODBYE_S = 3.0
 
-
 #: Where the shipped unit makes its socket: served where the configuration names none, so that the two units can be
 #: enabled before it does.
 DEFAULT_SOCKET = "/run/malletrain/actuator.sock"
-
 
 #: systemd names the unit's LogsDirectory in LOGS_DIRECTORY (systemd.exec(5)); this one where it does not.
 DEFAULT_LOGS = "/var/log/malletrain"
@@ -46,21 +43,18 @@ def steer(settings: Config, file: Path, environ: Mapping[str, str]) -> int:
     log: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
     socket = settings.actuator.socket or DEFAULT_SOCKET
     if not settings.actuator.socket:
-        log.warning(
-            "actuator.socket is empty: malletraind steers Slurm by itself until it names this socket", socket=socket
-        )
+        said = "actuator.socket is empty: malletraind steers Slurm by itself until it names this socket"
+        log.warning(said, socket=socket)
     check_not_alterable(file)
     audit = AuditLog(Path(environ.get("LOGS_DIRECTORY", DEFAULT_LOGS)) / "actuator.jsonl", time.time)
     commands = Commands(settings.slurm.environment(os.environ))
     facts = site_facts.read(commands)
     harvest = harvest_of(settings, facts)
     # The listener is who looks at the queue.
-    findings = partition_checks.check_harvest_partition(replace(facts, sees_all=True), harvest)
-    if faults := [f"{f.what}; {f.remedy}" for f in findings if f.level is site_facts.Level.ERROR]:
-        raise InvalidInput("slurm.partition", "\n".join(faults))
+    SiteWatch(commands, harvest, replace(facts, sees_all=True), time.monotonic).refuse_unfit()
     notifier = Notifier.from_environment(environ)
     actuator = Actuator(commands, harvest, bounds_from(settings), audit)
-    allowed = frozenset({_uid(settings.actuator.listener)})
+    allowed = uids_of([settings.actuator.listener], "actuator.listener")
     server = ActuatorServer(Path(socket), actuator, allowed, notifier.watchdog)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, partial(_end, server, commands))
@@ -94,20 +88,10 @@ def check_not_alterable(file: Path) -> None:
         found = each.stat()
         shared = found.st_mode & 0o022 and not (each.is_dir() and found.st_mode & stat.S_ISVTX)
         if found.st_uid not in trusted or shared:
-            raise InvalidInput(
-                str(file),
-                f"the actuator's bounds stand in it, and others than root may change {each}: "
-                f"chown root {each}; chmod go-w {each}",
-            )
+            why = f"the actuator's bounds stand in it, and others than root may change {each}"
+            raise InvalidInput(str(file), f"{why}: chown root {each}; chmod go-w {each}")
 
 
 def _end(server: ActuatorServer, commands: Commands, _number: int, _frame: FrameType | None) -> None:
     server.stop()
     commands.end_within(GOODBYE_S)
-
-
-def _uid(user: str) -> int:
-    try:
-        return pwd.getpwnam(user).pw_uid
-    except KeyError as error:
-        raise InvalidInput("actuator.listener", f"there is no user {user} here: add it, or name another") from error

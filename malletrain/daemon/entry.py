@@ -1,7 +1,5 @@
 """The command `malletraind`: says what to install where the daemon's packages are missing, as on the base wheel."""
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 from typing import NoReturn
@@ -22,11 +20,8 @@ def main() -> NoReturn:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "malletrain":
             raise
-        print(
-            f"malletraind: {error.name} is not installed here: the daemon needs more than the base package: "
-            f"{pip_install('daemon')}",
-            file=sys.stderr,
-        )
+        why = f"{error.name} is not installed here: the daemon needs more than the base package"
+        print(f"malletraind: {why}: {pip_install('daemon')}", file=sys.stderr)
         sys.exit(2)
     program.main()
     sys.exit(0)

@@ -4,10 +4,7 @@ What gives nodes back must not wait for a disk that is full. While it is, facts 
 and written once there is room; what binds the daemon (a start, a new job, an operator's wish) is refused, for it must
 outlive a crash. A crash before that loses what was kept, which the next daemon then learns from Slurm. Held tasks are
 not cancelled meanwhile: they hold no node, and a job whose completion was lost needs one to complete again from its
-last save.
-"""
-
-from __future__ import annotations
+last save."""
 
 import os
 import threading
@@ -16,24 +13,11 @@ from dataclasses import replace
 
 import structlog
 
-from malletrain.daemon.views.metrics import Metrics
+from malletrain.daemon.metrics import Metrics
+from malletrain.domain import event as kinds
 from malletrain.domain.decision import CancelTasks, StartPilot, TopUp
 from malletrain.domain.errors import JournalUnavailable
-from malletrain.domain.event import (
-    ActionIntent,
-    ArrayAttached,
-    Event,
-    GenerationsReserved,
-    JobAnnounced,
-    JobCancelled,
-    JobHeld,
-    JobNotified,
-    JobReleased,
-    MetricReported,
-    OperatorRequest,
-    SamplesReported,
-    StartsRefused,
-)
+from malletrain.domain.event import Event
 from malletrain.store.journal import SqliteJournal
 
 #: Figures beyond so many kept events are left out; facts of pilots and workers are always kept.
@@ -44,12 +28,8 @@ LOG_INTERVAL_S = 60.0
 
 
 class JournalKeeper:
-    """The `Journal` port of the live loop. Its callers hold one lock around `append`; `flush` needs none.
-
-    Args:
-        min_free_bytes: with less room than this on the journal's file system nothing new is started.
-        elapsed: a clock that never jumps, in seconds.
-    """
+    """The `Journal` port of the live loop. Its callers hold one lock around `append`; `flush` needs none. With less
+    than `min_free_bytes` on the journal's file system nothing new is started."""
 
     def __init__(
         self, journal: SqliteJournal, metrics: Metrics, min_free_bytes: float, elapsed: Callable[[], float]
@@ -79,9 +59,9 @@ class JournalKeeper:
         self._metrics.record(written)
         for event in written:
             match event.payload:
-                case StartsRefused(refused=True):
+                case kinds.StartsRefused(refused=True):
                     self._log.warning("Slurm refuses pilots", job=event.job, answer=event.reason)
-                case StartsRefused():
+                case kinds.StartsRefused():
                     self._log.info("Slurm refuses pilots no more", job=event.job)
         return written
 
@@ -141,7 +121,10 @@ class JournalKeeper:
             raise JournalUnavailable(f"nothing was done: {self._fault}")
         numbered = []
         for event in events:
-            if isinstance(event.payload, SamplesReported | MetricReported) and len(self._kept) >= MAX_KEPT_EVENTS:
+            if (
+                isinstance(event.payload, kinds.SamplesReported | kinds.MetricReported)
+                and len(self._kept) >= MAX_KEPT_EVENTS
+            ):
                 self._left_out += 1
                 continue
             last = self._kept[-1].seq if self._kept else self._journal.last
@@ -158,13 +141,13 @@ class JournalKeeper:
 def _binds(event: Event) -> bool:
     """Whether the daemon, once it is started again, must know of it though Slurm does not show it."""
     match event.payload:
-        case ActionIntent(action=StartPilot() | TopUp() | CancelTasks()):
+        case kinds.ActionIntent(action=StartPilot() | TopUp() | CancelTasks()):
             return True
-        case JobHeld(by=by) | JobReleased(by=by) | JobCancelled(by=by):
+        case kinds.JobHeld(by=by) | kinds.JobReleased(by=by) | kinds.JobCancelled(by=by):
             return bool(by)
-        case JobNotified(failed=failed):
+        case kinds.JobNotified(failed=failed):
             return not failed
-        case JobAnnounced() | ArrayAttached() | OperatorRequest() | GenerationsReserved():
+        case kinds.JobAnnounced() | kinds.ArrayAttached() | kinds.OperatorRequest() | kinds.GenerationsReserved():
             return True
         case _:
             return False

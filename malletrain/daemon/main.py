@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -20,13 +21,13 @@ import click
 import structlog
 
 from malletrain import __version__, config
-from malletrain.api.ports import Unavailable
+from malletrain.api.explain import describe
+from malletrain.api.roles import Unavailable
 from malletrain.config import Config, ConfigError
 from malletrain.daemon.process import log
 from malletrain.daemon.process.short_collections import WHOLE_INTERVAL_S, collect_and_freeze, no_collections
 from malletrain.daemon.process.systemd import Notifier
 from malletrain.daemon.process.timers import Timers
-from malletrain.daemon.views.explain import describe
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput, MalletrainError
 from malletrain.slurm.command import Commands
 from malletrain.slurm.site import site_facts
@@ -70,13 +71,7 @@ THREAD_SWITCH_S = 0.001
 @click.option("--check-config", is_flag=True, help="Name everything wrong with the configuration, and end.")
 @click.version_option(__version__, prog_name="malletraind")
 def command(
-    file: Path | None,
-    user_mode: bool,
-    once: bool,
-    dry_run: bool,
-    observe: bool,
-    actuator: bool,
-    check_config: bool,
+    file: Path | None, user_mode: bool, once: bool, dry_run: bool, observe: bool, actuator: bool, check_config: bool
 ) -> None:
     """Train malleable PyTorch jobs on idle nodes, and leave before the main queue wants them.
 
@@ -139,13 +134,9 @@ def _exit_status(serve: Callable[[], int]) -> int:
 def _look_once(settings: Config, *, dry_run: bool, user_mode: bool) -> None:
     from malletrain.daemon.service import Service
 
-    service = Service(settings, act=not dry_run, user_mode=user_mode)
-    try:
-        decision = service.tick()
-        for line in describe(decision):
+    with closing(Service(settings, act=not dry_run, user_mode=user_mode)) as service:
+        for line in describe(service.tick()):
             click.echo(line)
-    finally:
-        service.close()
 
 
 class DaemonProcess:
@@ -154,11 +145,8 @@ class DaemonProcess:
     def __init__(
         self, settings: Config, *, file: Path | None, observe: bool, user_mode: bool, environ: Mapping[str, str]
     ) -> None:
-        self._settings = settings
-        self._file = file
-        self._observe = observe
-        self._user_mode = user_mode
-        self._environ = environ
+        self._settings, self._file, self._environ = settings, file, environ
+        self._observe, self._user_mode = observe, user_mode
         self._notifier = Notifier.from_environment(environ)
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
         # A SimpleQueue may be fed from a signal handler: its put is reentrant.
@@ -232,11 +220,8 @@ class DaemonProcess:
                 # another thread does not interrupt this wait: its handler runs when this call returns.
                 wish = self._wishes.get(timeout=min(SIGNAL_LATENCY_S, watchdog_s / 2 if watchdog_s else math.inf))
             except queue.Empty:
-                if watchdog_s and makes_progress(
-                    timers.since_end("tick"),
-                    time.monotonic() - begun,
-                    max(watchdog_s, 3 * self._settings.loop.tick_s),
-                ):
+                since = timers.since_end("tick"), time.monotonic() - begun
+                if watchdog_s and makes_progress(*since, max(watchdog_s, 3 * self._settings.loop.tick_s)):
                     self._notifier.watchdog()
                 continue
             if wish == _RELOAD and not self._reload():
@@ -284,8 +269,7 @@ class DaemonProcess:
 def makes_progress(since_tick_s: float | None, since_start_s: float, limit_s: float) -> bool:
     """Whether a tick has ended lately, or the first may still be going.
 
-    A tick that hangs must not look alive: systemd then starts the daemon anew, and nothing is lost.
-    """
+    A tick that hangs must not look alive: systemd then starts the daemon anew, and nothing is lost."""
     return (since_start_s if since_tick_s is None else since_tick_s) < limit_s
 
 

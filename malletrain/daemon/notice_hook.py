@@ -1,22 +1,20 @@
 """Tells owners of their jobs' begin and end: the site's program (`notify.hook`) gets each message as JSON.
 
 The program is started without a shell, with the arguments of the configuration. What users choose (a job's name, an
-address) is checked or cleaned; time, length and number of messages are bounded.
-"""
-
-from __future__ import annotations
+address) is checked or cleaned; time, length and number of messages are bounded."""
 
 import json
 import os
 import signal
 import subprocess
 import threading
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
+from malletrain.api.rate_limits import TokenBuckets
 from malletrain.domain.job import MailType
 from malletrain.loop.job_state import JobNotice
+from malletrain.loop.ports import Clock
 from malletrain.wire.codec import one_line
 
 #: Characters of a job's name, and of a reason, in a message: all of it is less than a pipe holds.
@@ -28,27 +26,16 @@ MAX_COMPLAINT_BYTES = 300
 #: Seconds that the program may take; it is ended then, with what it has started.
 HOOK_TIMEOUT_S = 10.0
 
-#: Messages to one user in `_HOUR_S` seconds; what is more is left out.
+#: Messages to one user at once, and in each further hour; what is more is left out.
 MAX_MESSAGES_PER_HOUR = 60
-_HOUR_S = 3600.0
 
 
 class NoticeHook:
-    """Sends one message at a time.
+    """Sends one message at a time. `command`: program and arguments; empty: nothing is sent here."""
 
-    Args:
-        command: program and arguments; empty: nothing is sent here.
-        elapsed: monotonic seconds.
-        timeout_s: seconds that the program may take.
-    """
-
-    def __init__(
-        self, command: Sequence[str], elapsed: Callable[[], float], timeout_s: float = HOOK_TIMEOUT_S
-    ) -> None:
-        self._command = list(command)
-        self._elapsed = elapsed
-        self._timeout_s = timeout_s
-        self._sent: dict[int, deque[float]] = {}
+    def __init__(self, command: Sequence[str], clock: Clock, timeout_s: float = HOOK_TIMEOUT_S) -> None:
+        self._command, self._timeout_s = list(command), timeout_s
+        self._budget = TokenBuckets(MAX_MESSAGES_PER_HOUR / 3600, MAX_MESSAGES_PER_HOUR, clock)
         self._ended = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -59,7 +46,7 @@ class NoticeHook:
 
     def send(self, notice: JobNotice) -> str:
         """Send a message; why it could not be sent, or "". Never raises, and takes `timeout_s` at most."""
-        if not self._may_send(notice.job.uid):
+        if not self._budget.has(str(notice.job.uid)):
             return f"more than {MAX_MESSAGES_PER_HOUR} messages to one user in an hour: left out"
         program = self._command[0]
         kept = {name: os.environ[name] for name in ("PATH", "HOME", "TZ") if name in os.environ}
@@ -101,15 +88,6 @@ class NoticeHook:
         if (process := self._process) is not None:
             _kill(process)
 
-    def _may_send(self, uid: int) -> bool:
-        now = self._elapsed()
-        self._sent = {user: times for user, times in self._sent.items() if times[-1] > now - _HOUR_S}
-        times = self._sent.setdefault(uid, deque(maxlen=MAX_MESSAGES_PER_HOUR))
-        if len(times) == times.maxlen and times[0] > now - _HOUR_S:
-            return False
-        times.append(now)
-        return True
-
 
 def message(notice: JobNotice) -> bytes:
     """The message as the program reads it: one JSON object in one line."""
@@ -117,17 +95,11 @@ def message(notice: JobNotice) -> bytes:
     name = one_line(job.name, MAX_NAME_CHARACTERS)  # a line break could begin another header
     became = "has begun to train" if notice.what is MailType.BEGIN else f"is over: {notice.phase.value}"
     facts = {
-        "job": job.id,
-        "name": name,
-        "user": job.user,
-        "address": job.mail_user,
-        "event": notice.what.value,
-        "state": notice.phase.value,
-        "reason": one_line(notice.reason, MAX_REASON_CHARACTERS),
-        "samples": notice.samples,
-        "at": round(notice.at, 3),
+        "job": job.id, "name": name, "user": job.user, "address": job.mail_user, "event": notice.what.value,
+        "state": notice.phase.value, "reason": one_line(notice.reason, MAX_REASON_CHARACTERS),
+        "samples": notice.samples, "at": round(notice.at, 3),
         "subject": f"MalleTrain job {job.id} ({name}) {became}",
-    }
+    }  # fmt: skip
     return json.dumps(facts).encode() + b"\n"
 
 

@@ -1,10 +1,7 @@
 """`malletraind --observe`: the daemon's own loop over imagined pilots, for weeks, with the right to look alone.
 
 It listens on nothing, asks Slurm to change nothing, and writes a journal of its own beside the daemon's.
-`malletrain observed` reads it.
-"""
-
-from __future__ import annotations
+`malletrain observed` reads it."""
 
 import os
 import threading
@@ -18,15 +15,8 @@ from malletrain import __version__
 from malletrain.config import Config
 from malletrain.daemon.poll_backoff import PollBackoff
 from malletrain.daemon.process.timers import SystemClock
-from malletrain.domain.event import (
-    DaemonStarted,
-    DaemonStopped,
-    Event,
-    JobAnnounced,
-    JobCancelled,
-    MainJobsStarted,
-    TasksAdded,
-)
+from malletrain.domain import event as kinds
+from malletrain.domain.event import Event
 from malletrain.domain.job import Curve, MalleableJob
 from malletrain.loop.tick import Loop
 from malletrain.observe.shadow import NOBODY, ShadowCluster, ShadowWorkers
@@ -34,8 +24,7 @@ from malletrain.site_rules import policy_from, rules_from
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
 from malletrain.slurm.site import site_facts
-from malletrain.store.event_reader import observed_path
-from malletrain.store.journal import SqliteJournal
+from malletrain.store.journal import SqliteJournal, observed_path
 from malletrain.store.upkeep import Upkeep
 
 #: An imagined job that has consumed so many tasks is followed by a new one: what is folded stays small.
@@ -73,23 +62,14 @@ class Observing:
         self._journal = SqliteJournal(self.path)
         self._workers = ShadowWorkers(self._shadow, 0, clock)
         self._loop = Loop(
-            self._shadow,
-            self._workers,
-            self._journal,
-            clock,
-            policy_from(config),
-            rules,
-            guard=threading.RLock(),
+            self._shadow, self._workers, self._journal, clock, policy_from(config), rules, guard=threading.RLock()
         )
         self._job = 0
         self._loop.restore()
-        started = DaemonStarted(
-            __version__,
-            look_s=config.loop.watch_interval_s,
-            leave_s=rules.usual_leave_s,
-            keep_idle=rules.keep_idle,
+        started = kinds.DaemonStarted(
+            __version__, look_s=config.loop.watch_interval_s, leave_s=rules.usual_leave_s, keep_idle=rules.keep_idle,
             max_pilots=rules.max_pilots,
-        )
+        )  # fmt: skip
         self._loop.record([Event(clock.now(), started)])
         self._imagine_a_job("observing begins")
         self._log.info("observing", journal=str(self.path), partition=config.slurm.partition)
@@ -146,7 +126,7 @@ class Observing:
         """Record the end, and give the journal back."""
         if not self._closed.is_set():
             self._closed.set()
-            self._loop.record([Event(self._clock.now(), DaemonStopped())])
+            self._loop.record([Event(self._clock.now(), kinds.DaemonStopped())])
             self._journal.close()
 
     def _note_main_jobs(self) -> None:
@@ -154,13 +134,13 @@ class Observing:
         now, jobs = self._clock.now(), self._shadow.take_main_started()
         if jobs or now - self._noted_at >= _SIGN_OF_LIFE_S:
             self._noted_at = now
-            self._loop.record([Event(now, MainJobsStarted(jobs))])
+            self._loop.record([Event(now, kinds.MainJobsStarted(jobs))])
 
     def _imagine_a_job(self, why: str) -> None:
         """An endless job that scales perfectly: it takes every node that it is given. Those before it are over."""
         now = self._clock.now()
         events = [
-            Event(now, JobCancelled(), number, reason=why)
+            Event(now, kinds.JobCancelled(), number, reason=why)
             for number, view in self._loop.views.items()
             if not view.phase.is_over
         ]
@@ -169,8 +149,8 @@ class Observing:
         job = MalleableJob(self._job, "imagined", NOBODY, -1, "", 1, most, now, given_curve=Curve.linear(most))
         self._shadow.submit_array(NOBODY, most, array)
         self._workers.next_array = array + 1
-        events.append(Event(now, JobAnnounced(job), self._job))
-        events.append(Event(now, TasksAdded(array, tuple(range(most))), self._job))
+        events.append(Event(now, kinds.JobAnnounced(job), self._job))
+        events.append(Event(now, kinds.TasksAdded(array, tuple(range(most))), self._job))
         self._loop.record(events)
 
 

@@ -1,8 +1,6 @@
 """How often Slurm may be looked at: never for more than a tenth of the time, whatever it takes for it; and again at
 once where a look found main jobs to give way to, since those seldom come alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeVar
 

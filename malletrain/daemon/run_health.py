@@ -1,7 +1,5 @@
 """Which of the daemon's recurring tasks fail, and whether Slurm answers: for /v1/health, which names no user."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -9,8 +7,7 @@ from contextlib import contextmanager
 class RunHealth:
     """Counts failures in a row. Safe to call from any thread, one for each task.
 
-    `failed` is called with the task's name at each failure, `answers` after each look whether Slurm answered it.
-    """
+    `failed` is called with the task's name at each failure, `answers` after each look whether Slurm answered it."""
 
     def __init__(self, failed: Callable[[str], None], answers: Callable[[bool], None] = lambda _: None) -> None:
         self._failed = failed

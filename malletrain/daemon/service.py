@@ -1,7 +1,5 @@
 """The composition root: every part made and joined, and the only writer of the journal."""
 
-from __future__ import annotations
-
 import functools
 import os
 import secrets
@@ -21,18 +19,18 @@ from malletrain.api.connections import ConnectionTable, within_descriptors
 from malletrain.api.http_server import HttpServer, serve
 from malletrain.api.journal_notifier import JournalNotifier
 from malletrain.api.rate_limits import ApiLimits, ReportBudget
+from malletrain.api.requests import LoopRequests
 from malletrain.api.roles import Roles, uids_of
 from malletrain.api.worker_routes import WorkersGate, WorkersRouter
 from malletrain.config import Config
 from malletrain.daemon.image.image_maker import REMEMBERED_S, FoldedState, ImageMaker, last_image
 from malletrain.daemon.journal_keeper import JournalKeeper
+from malletrain.daemon.metrics import Metrics
 from malletrain.daemon.notice_hook import NoticeHook
 from malletrain.daemon.poll_backoff import PollBackoff
 from malletrain.daemon.process.timers import SystemClock
-from malletrain.daemon.requests import LoopRequests
 from malletrain.daemon.run_health import RunHealth
 from malletrain.daemon.site_watch import SiteWatch
-from malletrain.daemon.views.metrics import Metrics
 from malletrain.domain.decision import Decision
 from malletrain.domain.errors import JournalUnavailable
 from malletrain.domain.event import BreakerSwitched, DaemonStarted, DaemonStopped, Event, JobNotified
@@ -58,9 +56,8 @@ from malletrain.slurm.queries import PERIODS_DAYS, past_arrivals
 from malletrain.slurm.read_pyslurm import PYTHON, choose
 from malletrain.slurm.site import site_facts
 from malletrain.slurm.submission.user_accounts import UserAccounts
-from malletrain.store.event_reader import read_events
 from malletrain.store.history_views import StoreHistory
-from malletrain.store.journal import SqliteJournal
+from malletrain.store.journal import SqliteJournal, read_events
 from malletrain.store.upkeep import Upkeep
 from malletrain.store.views import StoreViews, stray_nodes
 from malletrain.web.page_routes import WebPages
@@ -88,22 +85,15 @@ class Service:
     """One daemon at work. `tick`, `watch` and `react` come from timers, each in a thread of its own.
 
     Two locks: `_deeds`, held while Slurm is steered, and `_facts`, held just while events are written and folded.
-    Whoever holds `_facts` never waits for Slurm, so a worker's fault is mended while a tick waits.
-    """
+    Whoever holds `_facts` never waits for Slurm, so a worker's fault is mended while a tick waits."""
 
     def __init__(
-        self,
-        config: Config,
-        *,
-        act: bool,
-        user_mode: bool,
-        facts: Callable[[], site_facts.SiteFacts] | None = None,
+        self, config: Config, *, act: bool, user_mode: bool, facts: Callable[[], site_facts.SiteFacts] | None = None
     ) -> None:
         """Check the site, open the journal, fold it, and listen unless nothing is to be done for real (`act`).
 
         `facts`: gives what the site's Slurm is configured to do, where it was asked already.
-        Raises MalletrainError: Slurm does not answer, the partition is not fit for harvest, the journal is in use,
-        the address is taken, ."""
+        Raises MalletrainError: Slurm does not answer, the partition is not fit, the journal is in use, ..."""
         self._config = config
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
         self._clock = SystemClock()
@@ -150,35 +140,24 @@ class Service:
         )
         budget = ReportBudget(ApiLimits(), self._clock, self.metrics.figures_dropped.inc)
         self._roles = Roles(
-            uids_of(config.operators, "operators") | {os.geteuid()},
-            serves={os.geteuid()} if user_mode else None,
-            private_data=lambda: self._site.facts.private_data,
-            bans=lambda: self._loop.ledger.bans,
-        )
+            uids_of(config.operators, "operators") | {os.geteuid()}, serves={os.geteuid()} if user_mode else None,
+            private_data=lambda: self._site.facts.private_data, bans=lambda: self._loop.ledger.bans,
+        )  # fmt: skip
         self._gate = WorkersGate(
-            self._membership,
-            self._facts,
-            self._persist,
-            self._clock,
-            budget,
-            self._roles.sight_of,
+            self._membership, self._facts, self._persist, self._clock, budget, self._roles.sight_of,
             self._roles.is_banned,
             lambda uid, digest: None if self._views is None else self._views.script_check(uid, digest),
-        )
+        )  # fmt: skip
         self._loop = Loop(
-            self._cluster(commands, harvest, found.bf_interval_s),
-            self._gate,
-            journal,
-            self._clock,
+            self._cluster(commands, harvest, found.bf_interval_s), self._gate, journal, self._clock,
             policy_from(config),
             replace(rules_from(config, found), harvest_account=config.slurm.account, takes_back=not user_mode),
-            act=act,
-            guard=self._facts,
-        )
+            act=act, guard=self._facts,
+        )  # fmt: skip
         events = self._loop.restore(imaged.ledger)
         self._loop.ledger.promise.look_s = config.loop.tick_s
         self._harvest = harvest
-        self._hook = NoticeHook(config.notify.hook, self._clock.elapsed)
+        self._hook = NoticeHook(config.notify.hook, self._clock)
         self._views: StoreViews | None = None
         self._history: StoreHistory | None = None
         self._server: HttpServer | None = None
@@ -204,57 +183,44 @@ class Service:
         """What is done again and again: its name, the seconds between two runs, and what. No run overlaps itself."""
         loop = self._config.loop
         return (
-            ("tick", loop.tick_s, self.tick),
-            ("watch", loop.watch_interval_s, self.watch),
-            ("journal", 5.0, self.flush),
-            ("messages", 5.0, self.tell_owners),
-            ("upkeep", 3600.0, self.upkeep),
+            ("tick", loop.tick_s, self.tick), ("watch", loop.watch_interval_s, self.watch),
+            ("journal", 5.0, self.flush), ("messages", 5.0, self.tell_owners), ("upkeep", 3600.0, self.upkeep),
             ("image", 60.0, self.image),
-        )
+        )  # fmt: skip
 
     def tick(self) -> Decision:
         """Look, decide, act. Without an answer from Slurm, or while it rests from a slow one: an empty decision."""
         decision = None
         if self._tick_pace.may_look():
             with self._runs.run("tick"):
-                decision = self._tick()
+                with self._deeds:
+                    self._loop.react()
+                with self.metrics.stage("look"):
+                    snapshot = self._tick_pace.timed(self._loop.ask_snapshot)
+                self._runs.looked(answered=snapshot is not None)
+                if snapshot is not None:
+                    self.metrics.snapshot_at.set(snapshot.taken_at)
+                    with self._deeds, self.metrics.stage("decide and act"):
+                        self._mind_breaker(snapshot)
+                        decision = self._loop.tick_on(snapshot)
+                self.metrics.show_jobs(self._loop.views.values())
         return decision or Decision(at=self._clock.now())
-
-    def _tick(self) -> Decision | None:
-        with self._deeds:
-            self._loop.react()
-        with self.metrics.stage("look"):
-            snapshot = self._tick_pace.timed(self._loop.ask_snapshot)
-        self._runs.looked(answered=snapshot is not None)
-        decision = None
-        if snapshot is not None:
-            self.metrics.snapshot_at.set(snapshot.taken_at)
-            with self._deeds, self.metrics.stage("decide and act"):
-                self._mind_breaker(snapshot)
-                decision = self._loop.tick_on(snapshot)
-        self.metrics.show_jobs(self._loop.views.values())
-        return decision
 
     def watch(self) -> None:
         """A light look at the waiting main jobs, for yielding before Slurm's next cycle preempts.
 
         Left out while the controller is slow: a look must not cost the main queue more than it gives. Main jobs
-        that come in a burst are seen one look after the other, so a look that found some is followed by another.
-        """
-        if self._pace.may_look():
-            with self._runs.run("watch"):
-                self._watch()
-
-    def _watch(self) -> None:
+        that come in a burst are seen one look after the other, so a look that found some is followed by another."""
         end = self._clock.elapsed() + self._config.loop.watch_interval_s
         while self._pace.may_look():
-            snapshot = self._pace.timed(self._loop.ask_look)
-            if snapshot is not None or self._loop.unavailable:
-                self._runs.looked(answered=snapshot is not None)
-            if snapshot is None:
-                return
-            with self._deeds:
-                gave_way = self._loop.watch_on(snapshot)
+            with self._runs.run("watch"):
+                snapshot = self._pace.timed(self._loop.ask_look)
+                if snapshot is not None or self._loop.unavailable:
+                    self._runs.looked(answered=snapshot is not None)
+                if snapshot is None:
+                    return
+                with self._deeds:
+                    gave_way = self._loop.watch_on(snapshot)
             soon = self._pace.soon_s
             if not gave_way or self._clock.elapsed() + soon > end or self._closed.wait(soon):
                 return
@@ -401,13 +367,9 @@ class Service:
         notifier = self._changes
         journal.on_append(notifier.ring)
         self._views = StoreViews(
-            journal.path,
-            lambda: self._loop.last_snapshot,
-            lambda: self._loop.last_decision,
-            __version__,
-            self.notices,
-            self._loop.waiting,
-        )
+            journal.path, lambda: self._loop.last_snapshot, lambda: self._loop.last_decision, __version__,
+            self.notices, self._loop.waiting,
+        )  # fmt: skip
 
         def latest(count: int) -> Sequence[Event]:
             return tuple(journal.read(max(0, journal.last - count)))
@@ -422,20 +384,11 @@ class Service:
         site["sbatch"] = " ".join(config.pilot.sbatch)
         connections = ConnectionTable(limits, within_descriptors(limits.connections))
         app: ASGIApp = create_app(
-            requests,
-            self._views,
-            WorkersRouter(self._gate, auth.worker_uid, connections),
-            auth,
-            roles=roles,
-            notifier=notifier,
-            clock=self._clock,
-            connections=connections,
-            holds_token=self._gate.holds_token,
-            site=site,
-            metrics=self.metrics.render,
-            ailments=self.ailments,
+            requests, self._views, WorkersRouter(self._gate, auth.worker_uid, connections), auth, roles=roles,
+            notifier=notifier, clock=self._clock, connections=connections, holds_token=self._gate.holds_token,
+            site=site, metrics=self.metrics.render, ailments=self.ailments,
             pages=self._pages(journal.path) if config.web.serve else None,
-        )
+        )  # fmt: skip
         self._server = serve(app, config.api.host, port, connections)
         if not self._server.was_held:
             auth.listens_since = self._clock.elapsed()

@@ -1,7 +1,5 @@
 """What is minded of the site beside its queue: whether the harvest partition is fit, and room for more tasks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import structlog

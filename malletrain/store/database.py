@@ -1,10 +1,7 @@
 """The SQLite file: how it is opened, locked, kept durable, and copied while it is written (sqlite.org/backup.html).
 
 WAL with synchronous=FULL: an append that has returned survives a crash of the machine (sqlite.org/pragma.html,
-"synchronous"); readers never wait for the writer. WAL needs a local file system (sqlite.org/wal.html).
-"""
-
-from __future__ import annotations
+"synchronous"); readers never wait for the writer. WAL needs a local file system (sqlite.org/wal.html)."""
 
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """Events as rows of the journal and back: `kind`, and the payload's fields as JSON in `data`."""
 
-from __future__ import annotations
-
 import json
 import typing
 from collections.abc import Mapping
@@ -36,16 +34,8 @@ def event_row(event: Event) -> dict[str, Any]:
         data = json.dumps(payload_data(event.payload), allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInput(where, f"data is not JSON: {error}") from error
-    return {
-        "seq": event.seq,
-        "at": event.at,
-        "kind": str(event.kind),
-        "job": event.job,
-        "pilot": event.pilot,
-        "node": event.node,
-        "reason": event.reason,
-        "data": data,
-    }
+    columns = {name: getattr(event, name) for name in ("seq", "at", "job", "pilot", "node", "reason")}
+    return columns | {"kind": str(event.kind), "data": data}
 
 
 def row_event(row: Row[Any]) -> Event:

@@ -1,7 +1,5 @@
 """What can go wrong with the journal's file."""
 
-from __future__ import annotations
-
 from malletrain.domain.errors import JournalUnavailable
 
 

@@ -1,7 +1,5 @@
 """What the journal has of the past, for pictures: nodes and jobs over time."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,10 +1,8 @@
 """The journal on disk: the port `loop.ports.Journal` over SQLite."""
 
-from __future__ import annotations
-
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,22 +10,23 @@ from typing import Self
 
 from sqlalchemy import Connection, func, insert, select, text
 
-from malletrain.domain.event import Event
+from malletrain.domain.event import Event, EventKind
 from malletrain.store import schema as t
-from malletrain.store.database import WriterLock, copy, create_file, storage_errors, writer_engine
-from malletrain.store.encoding import event_row
+from malletrain.store.database import WriterLock, copy, create_file, reader_engine, storage_errors, writer_engine
+from malletrain.store.encoding import event_row, row_event
 from malletrain.store.errors import StoreError
-from malletrain.store.event_reader import batch_after, read_events
 from malletrain.store.migrate import migrate
 from malletrain.store.projections import empty, project
 from malletrain.wire.codec import steers_nothing
+
+#: Events read in one go.
+READ_BATCH = 2000
 
 
 class SqliteJournal:
     """The append-only record and, in the same transactions, the projections that people read.
 
-    One process writes a journal at a time, held by a lock; its threads take turns. Close it when done.
-    """
+    One process writes a journal at a time, held by a lock; its threads take turns. Close it when done."""
 
     def __init__(self, path: Path, *, mode: int = 0o600) -> None:
         """Open the journal at `path`, made with file mode `mode` if it is new, and bring its schema up to date.
@@ -150,3 +149,40 @@ def last_number(connection: Connection) -> int:
     ever = connection.execute(text("SELECT seq FROM sqlite_sequence WHERE name = 'event'")).scalar()
     kept = connection.execute(select(func.max(t.event.c.seq))).scalar()
     return max(ever or 0, kept or 0)
+
+
+# --- reading beside the writer: no transaction stays open in between, which would hold up WAL's checkpoints ------
+
+
+def read_events(path: Path, kinds: Collection[EventKind] = (), after: int = 0) -> Iterator[Event]:
+    """The events of the journal at `path` with `seq` above `after`, or those of these kinds, in order; none when
+    there is no journal yet.
+
+    For looks that must not disturb the daemon that may be writing it.
+    Raises StoreError: the file is there and cannot be read."""
+    if not path.exists():
+        return
+    engine = reader_engine(path, connections=1)
+    try:
+        while True:
+            with storage_errors(path), engine.begin() as connection:
+                batch = batch_after(connection, after, kinds)
+            if not batch:
+                return
+            yield from batch
+            after = batch[-1].seq
+    finally:
+        engine.dispose()
+
+
+def batch_after(connection: Connection, after: int, kinds: Collection[EventKind] = ()) -> list[Event]:
+    """The next events with `seq` above `after`, or those of these kinds; none at the end."""
+    query = select(t.event).where(t.event.c.seq > after).order_by(t.event.c.seq).limit(READ_BATCH)
+    if kinds:
+        query = query.where(t.event.c.kind.in_([kind.value for kind in kinds]))
+    return [row_event(row) for row in connection.execute(query)]
+
+
+def observed_path(journal: Path) -> Path:
+    """Where `malletraind --observe` keeps its journal: beside that of real jobs, the daemon's at `journal`."""
+    return journal.with_name(f"{journal.stem}-observed{journal.suffix}")

@@ -1,7 +1,5 @@
 """Answers that take long, kept for a moment: many who look at a large site cost one look."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections import OrderedDict
@@ -18,12 +16,8 @@ def text_of(value: Any) -> bytes:
 
 
 class KeptAnswers:
-    """Texts by what was asked. Safe from any thread.
-
-    Args:
-        keep_s: for how long (seconds) a text is kept, by its bytes and the seconds that it took.
-        elapsed: seconds of a clock that never jumps.
-    """
+    """Texts by what was asked. Safe from any thread. `keep_s`: for how long (seconds) a text is kept, by its bytes
+    and the seconds that it took."""
 
     def __init__(self, keep_s: Callable[[int, float], float], elapsed: Callable[[], float] = time.monotonic) -> None:
         self._keep_s, self._elapsed = keep_s, elapsed

@@ -2,10 +2,7 @@
 
 It is a cache. A restored backup or a copied journal brings its own along, as of the same moment as its events, so
 an image never belongs to another journal. What cannot be used (another release folded it, a bit has flipped) is
-passed over, and the start reads every event.
-"""
-
-from __future__ import annotations
+passed over, and the start reads every event."""
 
 import hashlib
 import zlib
@@ -42,11 +39,8 @@ def keep_image(journal: SqliteJournal, image: LedgerImage) -> None:
             raise StoreError(f"{journal.path}: has no event {image.seq}, up to which an image was folded")
         connection.execute(delete(t.ledger_image))
         row = {
-            "seq": image.seq,
-            "fold": image.fold,
-            "sha256": _digest(image.seq, image.fold, packed),
-            "state": packed,
-        }
+            "seq": image.seq, "fold": image.fold, "sha256": _digest(image.seq, image.fold, packed), "state": packed,
+        }  # fmt: skip
         connection.execute(insert(t.ledger_image), row)
 
 

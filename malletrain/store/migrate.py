@@ -1,9 +1,6 @@
 """Numbered plain-SQL migrations, each applied in one transaction, and reporting views, made anew when they changed.
 
-`NNNN_name.sql` are packed into the wheel as malletrain/store/sql; in a checkout they are sql/ at the root.
-"""
-
-from __future__ import annotations
+`NNNN_name.sql` are packed into the wheel as malletrain/store/sql; in a checkout they are sql/ at the root."""
 
 import sqlite3
 from collections.abc import Callable

@@ -1,23 +1,12 @@
 """The projections of pilots: what each is now (by `malletrain.domain.pilot_life`), and their stays on nodes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Row
 
+from malletrain.domain import event as kinds
 from malletrain.domain.decision import CancelTasks, CutLimit, LeavePilot, StartPilot
-from malletrain.domain.event import (
-    ActionIntent,
-    ActionOutcome,
-    PilotEnded,
-    PilotHeld,
-    PilotSetAside,
-    PilotStarted,
-    PilotWaits,
-    TasksAdded,
-)
 from malletrain.domain.job import JobPhase, Pilot, PilotPhase, part_of, task_of
 from malletrain.domain.pilot_life import after
 from malletrain.store.folding import OneEvent, day_of, days, number
@@ -29,12 +18,12 @@ def fold_pilot(one: OneEvent) -> None:
     """Take in one event; those that change no pilot change nothing."""
     event = one.event
     match event.payload:
-        case TasksAdded() as added:
+        case kinds.TasksAdded() as added:
             _tasks_added(one, added)
-        case ActionOutcome(action=CancelTasks(pilots=names)):
+        case kinds.ActionOutcome(action=CancelTasks(pilots=names)):
             for name in names:
                 _update(one.of_pilot(name))
-        case ActionOutcome(action=CutLimit() as cut, done=True) as outcome:
+        case kinds.ActionOutcome(action=CutLimit() as cut, done=True) as outcome:
             ends_at: Any = number(cut.ends_at)
             _update(
                 OneEvent(
@@ -42,7 +31,7 @@ def fold_pilot(one: OneEvent) -> None:
                 )
             )
             one.update("stay", _OPEN_STAY, ends_at=ends_at)
-        case ActionIntent(action=StartPilot()):
+        case kinds.ActionIntent(action=StartPilot()):
             if event.pilot and part_of(event.pilot):
                 # A further node of a task is a pilot only while the task holds it.
                 one.do(
@@ -51,18 +40,18 @@ def fold_pilot(one: OneEvent) -> None:
                     task=task_of(event.pilot),
                 )
             _update(one)
-        case ActionIntent(action=LeavePilot(cause=cause)):
+        case kinds.ActionIntent(action=LeavePilot(cause=cause)):
             _update(one)
             one.update("stay", _OPEN_STAY, leave_cause=cause.value, reason=event.reason)
-        case ActionIntent() | ActionOutcome():
+        case kinds.ActionIntent() | kinds.ActionOutcome():
             _update(one)
-        case PilotStarted() as started:
+        case kinds.PilotStarted() as started:
             _started(one, started)
-        case PilotHeld() | PilotSetAside() | PilotWaits() | PilotEnded():
+        case kinds.PilotHeld() | kinds.PilotSetAside() | kinds.PilotWaits() | kinds.PilotEnded():
             _gave_up(one)
 
 
-def _tasks_added(one: OneEvent, added: TasksAdded) -> None:
+def _tasks_added(one: OneEvent, added: kinds.TasksAdded) -> None:
     event = one.event
     if not one.is_known():
         return
@@ -93,7 +82,7 @@ def _update(one: OneEvent) -> Pilot | None:
     pilot = after(before, event)
     if pilot != before:
         # People are shown why a start failed.
-        failed = isinstance(event.payload, ActionOutcome) and isinstance(event.payload.action, StartPilot)
+        failed = isinstance(event.payload, kinds.ActionOutcome) and isinstance(event.payload.action, StartPilot)
         one.update(
             "pilot", "id = :pilot", phase=pilot.phase.value, since=pilot.since, node=pilot.node,
             started_at=pilot.started_at, ends_at=pilot.ends_at, reason=event.reason if failed else pilot.reason,
@@ -101,9 +90,9 @@ def _update(one: OneEvent) -> Pilot | None:
     return pilot
 
 
-def _started(one: OneEvent, started: PilotStarted) -> None:
+def _started(one: OneEvent, started: kinds.PilotStarted) -> None:
     event, started_at, ends_at = one.event, one.time(started.started_at), number(started.ends_at)
-    pilot = _update(OneEvent(one.connection, replace(event, payload=PilotStarted(started_at, ends_at))))
+    pilot = _update(OneEvent(one.connection, replace(event, payload=kinds.PilotStarted(started_at, ends_at))))
     if pilot is None:
         return
     lasting = _open_stay(one)
@@ -121,9 +110,9 @@ def _gave_up(one: OneEvent) -> None:
     if pilot is None:
         return
     preempted, state = False, pilot.phase.value
-    if isinstance(event.payload, PilotEnded):
+    if isinstance(event.payload, kinds.PilotEnded):
         preempted, state = event.payload.preempted, event.payload.state.value
-    elif isinstance(event.payload, PilotHeld):
+    elif isinstance(event.payload, kinds.PilotHeld):
         preempted = event.payload.preempted
     lasting = _open_stay(one)
     if lasting is not None:
@@ -133,7 +122,7 @@ def _gave_up(one: OneEvent) -> None:
     members = one.members()
     if event.pilot in members:
         one.set_members([m for m in members if m != event.pilot])
-    if isinstance(event.payload, PilotSetAside):
+    if isinstance(event.payload, kinds.PilotSetAside):
         one.update_job(reason=f"task {event.pilot} stays held: {event.reason}")
 
 

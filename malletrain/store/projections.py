@@ -8,36 +8,13 @@ what was said, and people's tables must not stop the daemon.
 The statements are plain SQL: a tick may fold a thousand events, and building expressions would take most of the time.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 
 from sqlalchemy import Connection
 
-from malletrain.domain.event import (
-    UNSAVED_WORDS,
-    ArrayRefused,
-    Event,
-    GenerationPublished,
-    GenerationSwitched,
-    JobAnnounced,
-    JobCancelled,
-    JobCompleted,
-    JobFailed,
-    JobHeld,
-    JobReleased,
-    JsonValue,
-    MetricReported,
-    PoolCounted,
-    SamplesReported,
-    ScriptChecked,
-    StartsRefused,
-    WorkerLeft,
-    WorkerLost,
-    WorkerStuck,
-    stuck_words,
-)
+from malletrain.domain import event as kinds
+from malletrain.domain.event import UNSAVED_WORDS, Event, JsonValue, stuck_words
 from malletrain.domain.job import JobPhase, MalleableJob, ScriptVerdict
 from malletrain.store import schema as t
 from malletrain.store.encoding import CODEC
@@ -72,45 +49,45 @@ def empty(connection: Connection) -> None:
 def _fold(one: OneEvent) -> None:
     event = one.event
     match event.payload:
-        case JobAnnounced(job=job) if event.job is not None:
+        case kinds.JobAnnounced(job=job) if event.job is not None:
             _announced(one, job)
-        case ArrayRefused():
+        case kinds.ArrayRefused():
             one.update_job(reason=event.reason)
-        case StartsRefused(refused=refused):
+        case kinds.StartsRefused(refused=refused):
             one.update_job(reason=f"Slurm refuses its pilots: {event.reason}" if refused else "")
-        case ScriptChecked() as checked:
+        case kinds.ScriptChecked() as checked:
             _checked(one, checked)
-        case JobHeld():
+        case kinds.JobHeld():
             one.update("job", _OPEN, phase=JobPhase.HELD.value, reason=event.reason)
-        case JobReleased():
+        case kinds.JobReleased():
             one.update("job", _OPEN, phase=JobPhase.QUEUED.value, reason=event.reason)
-        case JobCancelled():
+        case kinds.JobCancelled():
             _over(one, JobPhase.CANCELLED)
-        case JobFailed():
+        case kinds.JobFailed():
             _over(one, JobPhase.FAILED)
-        case JobCompleted(result=result):
+        case kinds.JobCompleted(result=result):
             _over(one, JobPhase.COMPLETED, result)
-        case WorkerStuck() as stuck:
+        case kinds.WorkerStuck() as stuck:
             _reason(one, stuck.in_words, stuck_words(stuck.worker))
-        case WorkerLeft() as left:
+        case kinds.WorkerLeft() as left:
             if left.unsaved or left.saved:
                 _reason(one, left.unsaved_in_words, UNSAVED_WORDS)
             _reason(one, "", stuck_words(left.worker))
             fold_pilot(one)
-        case WorkerLost(worker=worker):
+        case kinds.WorkerLost(worker=worker):
             _reason(one, "", stuck_words(worker))
             one.do("UPDATE job SET lost_workers = lost_workers + 1 WHERE id = :job")
-        case GenerationPublished() as published:
+        case kinds.GenerationPublished() as published:
             _generation(one, published)
-        case GenerationSwitched() as switched:
+        case kinds.GenerationSwitched() as switched:
             _switched(one, switched)
-        case SamplesReported() as window:
+        case kinds.SamplesReported() as window:
             _samples(one, window)
-        case MetricReported(name=name, value=value, samples=samples):
+        case kinds.MetricReported(name=name, value=value, samples=samples):
             if name and one.is_known():
                 said = {"value": json.dumps(CODEC.dump(value)), "samples": number(samples)}
                 one.insert("metric", "REPLACE", job=event.job, name=name, at=event.at, **said)
-        case PoolCounted() as pool:
+        case kinds.PoolCounted() as pool:
             counts = {name: whole(getattr(pool, name)) or 0 for name in _COUNTED}
             one.insert("pool", "ABORT", seq=event.seq, at=event.at, **counts)
         case _:
@@ -122,24 +99,19 @@ def _fold(one: OneEvent) -> None:
 
 _MADE = frozenset({"sizes", "elastic", "total_samples", "submitted_at", "trusted"})
 _AS_ANNOUNCED = t.stored_fields(MalleableJob, t.job, _MADE)
-_COUNTED = t.stored_fields(PoolCounted, t.pool)
+_COUNTED = t.stored_fields(kinds.PoolCounted, t.pool)
 
 
 def _announced(one: OneEvent, job: MalleableJob) -> None:
     made = {
-        "id": one.event.job,
-        "sizes": json.dumps(job.sizes),
-        "elastic": job.elastic.value,
-        "total_samples": number(job.total_samples),
-        "submitted_at": one.time(job.submitted_at),
-        "trusted": int(job.trusted),
-        "phase": JobPhase.ANNOUNCED.value,
-        "reason": one.event.reason,
-    }
+        "id": one.event.job, "sizes": json.dumps(job.sizes), "elastic": job.elastic.value,
+        "total_samples": number(job.total_samples), "submitted_at": one.time(job.submitted_at),
+        "trusted": int(job.trusted), "phase": JobPhase.ANNOUNCED.value, "reason": one.event.reason,
+    }  # fmt: skip
     one.insert("job", "IGNORE", **{name: getattr(job, name) for name in _AS_ANNOUNCED} | made)
 
 
-def _checked(one: OneEvent, checked: ScriptChecked) -> None:
+def _checked(one: OneEvent, checked: kinds.ScriptChecked) -> None:
     """A job that is different keeps its size, as `malletrain.decide.limits` has it."""
     found = {"check_verdict": checked.verdict.value, "check_text": checked.text, "check_digest": checked.digest}
     one.update_job(**found, fixed_nodes=None)
@@ -164,7 +136,7 @@ def _over(one: OneEvent, phase: JobPhase, result: Mapping[str, JsonValue] | None
 # --- worlds and training --------------------------------------------------------------------------------------
 
 
-def _generation(one: OneEvent, published: GenerationPublished) -> None:
+def _generation(one: OneEvent, published: kinds.GenerationPublished) -> None:
     generation, members, event = whole(published.generation), list(published.members), one.event
     if generation is None or not one.is_known():
         return
@@ -174,7 +146,7 @@ def _generation(one: OneEvent, published: GenerationPublished) -> None:
     one.update_job(generation=generation, batch=whole(published.batch) or None)
 
 
-def _switched(one: OneEvent, switched: GenerationSwitched) -> None:
+def _switched(one: OneEvent, switched: kinds.GenerationSwitched) -> None:
     generation, nodes = whole(switched.generation), whole(switched.nodes) or 0
     if generation is None or not one.is_known():
         return
@@ -189,7 +161,7 @@ def _switched(one: OneEvent, switched: GenerationSwitched) -> None:
     one.update_job(world_nodes=nodes)
 
 
-def _samples(one: OneEvent, window: SamplesReported) -> None:
+def _samples(one: OneEvent, window: kinds.SamplesReported) -> None:
     job = one.do("SELECT samples, noise_scale FROM job WHERE id = :job").first()
     if job is None:
         return

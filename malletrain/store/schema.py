@@ -1,8 +1,6 @@
 """The journal and its projections as SQLAlchemy tables: read from what sql/, their one description, makes of an empty
 database."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from typing import Any
 

@@ -1,10 +1,7 @@
 """Keeps the journal small and sound: merges old windows of training, deletes old events, gives room back.
 
 What is merged or deleted is chosen so that the projections stay as they are, folded anew too: sums are kept within
-the hour, the newest window of a job is left alone, and jobs whose events are deleted keep their rows.
-"""
-
-from __future__ import annotations
+the hour, the newest window of a job is left alone, and jobs whose events are deleted keep their rows."""
 
 import json
 import sqlite3
@@ -36,15 +33,14 @@ _VACUUM_PAGES = 2500
 #: Kinds that are deleted first: only the pool's history, and which nodes became idle together, are folded from
 #: them, and of both the newest counts.
 _NOTE_KINDS = (
-    EventKind.DECIDED.value,
-    EventKind.POOL.value,
-    EventKind.MAIN_STARTED.value,
-    EventKind.MAIN_ARRIVED.value,
-    EventKind.MAIN_MET.value,
-    EventKind.HOLES_OPENED.value,
-    EventKind.HOLES_ENDED.value,
+    EventKind.DECIDED.value, EventKind.POOL.value, EventKind.MAIN_STARTED.value, EventKind.MAIN_ARRIVED.value,
+    EventKind.MAIN_MET.value, EventKind.HOLES_OPENED.value, EventKind.HOLES_ENDED.value,
     EventKind.CLUSTER_UNAVAILABLE.value,
-)
+)  # fmt: skip
+
+
+#: What is merged.
+_FIGURES = (EventKind.SAMPLES.value, EventKind.METRIC.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +48,7 @@ class Retention:
     """For how long (seconds) things stay as they were written.
 
     A start without an image of the ledger (the first one of a release) reads every event that is left, at some 20 us
-    each (scripts/bench/journal_year).
-    """
+    each (scripts/bench/journal_year)."""
 
     #: Then windows of training and reported figures are merged by the hour. A job that reports every 3 s makes 28,800
     #: a day; what is learnt goes by the last 32 of each size (`malletrain.learn.samples`).
@@ -98,45 +93,30 @@ class Upkeep:
 
     def _merge_windows(self, before: float) -> int:
         """Merge old windows by job, size and hour; of figures keep the hour's last."""
-        merged = 0
+        old = (t.event.c.kind.in_(_FIGURES), t.event.c.at < before, t.event.c.job.is_not(None))
         with self._journal.writing() as connection:
-            jobs = connection.execute(
-                select(t.event.c.job)
-                .where(t.event.c.kind.in_((EventKind.SAMPLES.value, EventKind.METRIC.value)), t.event.c.at < before)
-                .group_by(t.event.c.job)
-            ).scalars()
-            wanted = sorted(job for job in jobs if job is not None)
-        for job in wanted:
-            merged += self._merge_job(job, before)
-        return merged
+            jobs = (
+                connection.execute(select(t.event.c.job).where(*old).distinct().order_by(t.event.c.job))
+                .scalars()
+                .all()
+            )
+        return sum(self._merge_job(job, before) for job in jobs)
 
     def _merge_job(self, job: int, before: float) -> int:
         with self._journal.writing() as connection:
             if _mixes_counts(connection, job):
                 return 0
             # What is appended meanwhile is newer still, and the job's rate comes from the newest alone.
-            newest = connection.execute(
-                select(func.max(t.event.c.seq)).where(
-                    t.event.c.job == job,
-                    t.event.c.kind == EventKind.SAMPLES.value,
-                    func.json_extract(t.event.c.data, "$.seconds") >= SHORTEST_WINDOW_S,
-                )
-            ).scalar()
+            long_enough = func.json_extract(t.event.c.data, "$.seconds") >= SHORTEST_WINDOW_S
+            windows = (t.event.c.job == job, t.event.c.kind == EventKind.SAMPLES.value)
+            newest = connection.execute(select(func.max(t.event.c.seq)).where(*windows, long_enough)).scalar()
         merged, after = 0, 0
         while True:
             with self._journal.writing() as connection:
                 imaged = image_boundary(connection)
-                rows = connection.execute(
-                    select(t.event)
-                    .where(
-                        t.event.c.job == job,
-                        t.event.c.seq > after,
-                        t.event.c.at < before,
-                        t.event.c.kind.in_((EventKind.SAMPLES.value, EventKind.METRIC.value)),
-                    )
-                    .order_by(t.event.c.seq)
-                    .limit(EVENTS_PER_TRANSACTION)
-                ).all()
+                old = (t.event.c.job == job, t.event.c.seq > after, t.event.c.at < before)
+                query = select(t.event).where(*old, t.event.c.kind.in_(_FIGURES)).order_by(t.event.c.seq)
+                rows = connection.execute(query.limit(EVENTS_PER_TRANSACTION)).all()
                 # Only what was written one after the other within an hour: sums by day then stay as they are. And not
                 # what the ledger's image has with what it has not: a start would count the former twice.
                 parts = [(row.at // _HOUR_S, row.seq <= imaged, row) for row in rows]

@@ -1,7 +1,5 @@
 """What people read: rows of the projections, and of the last look at the cluster."""
 
-from __future__ import annotations
-
 import json
 import operator
 from collections.abc import Callable, Collection, Sequence
@@ -30,14 +28,10 @@ _ACTIVE = tuple(sorted(phase.value for phase in ACTIVE_PHASES))
 OPEN_KINDS = tuple(
     kind.value
     for kind in (
-        EventKind.DAEMON_STARTED,
-        EventKind.DAEMON_STOPPED,
-        EventKind.DECIDED,
-        EventKind.BREAKER,
-        EventKind.CLUSTER_UNAVAILABLE,
-        EventKind.POOL,
+        EventKind.DAEMON_STARTED, EventKind.DAEMON_STOPPED, EventKind.DECIDED, EventKind.BREAKER,
+        EventKind.CLUSTER_UNAVAILABLE, EventKind.POOL,
     )
-)
+)  # fmt: skip
 
 #: At most so many rows in one answer.
 MAX_JOBS = 10_000
@@ -67,14 +61,10 @@ class StoreViews:
     """Reads over connections of its own, which cannot write. Safe to call from many threads."""
 
     def __init__(
-        self,
-        path: Path,
-        snapshot: Callable[[], Snapshot | None] = lambda: None,
-        decision: Callable[[], Decision | None] = lambda: None,
-        version: str = "",
-        notices: Callable[[], Sequence[str]] = tuple,
-        waiting: Callable[[int], str] = lambda _job: "",
-    ) -> None:
+        self, path: Path, snapshot: Callable[[], Snapshot | None] = lambda: None,
+        decision: Callable[[], Decision | None] = lambda: None, version: str = "",
+        notices: Callable[[], Sequence[str]] = tuple, waiting: Callable[[int], str] = lambda _job: "",
+    ) -> None:  # fmt: skip
         """`path` is the journal's; `snapshot` and `decision` give the daemon's last ones, which no journal keeps;
         `notices` what it wants people to know; `waiting` why a job that is queued has no nodes."""
         self._path = path
@@ -164,15 +154,11 @@ class StoreViews:
             ).all()
         strays = stray_nodes(decision)
         return StatusRow(
-            at=at,
-            pool=replace(PoolRow() if newest is None else pool_row(newest), stray=len(strays)),
-            nodes=_node_rows(snapshot, pilots, strays) if nodes else (),
-            jobs=self._with_reasons(rows),
-            decision=_decision_row(decision),
-            taken_at=None if snapshot is None else snapshot.taken_at,
-            version=self._version,
-            notices=tuple(self._notices()),
-        )
+            at=at, pool=replace(PoolRow() if newest is None else pool_row(newest), stray=len(strays)),
+            nodes=_node_rows(snapshot, pilots, strays) if nodes else (), jobs=self._with_reasons(rows),
+            decision=_decision_row(decision), taken_at=None if snapshot is None else snapshot.taken_at,
+            version=self._version, notices=tuple(self._notices()),
+        )  # fmt: skip
 
     def status_text(self, at: float, nodes: bool = True) -> bytes:
         """The JSON text of `status`. On a large machine it may be that of up to two seconds ago, as its `at` says."""
@@ -197,18 +183,13 @@ class StoreViews:
             return int(connection.execute(select(func.coalesce(func.max(t.event.c.seq), 0))).scalar_one())
 
     def events(
-        self,
-        after: int = 0,
-        job: int | None = None,
-        uid: int | None = None,
-        kinds: Sequence[str] = (),
+        self, after: int = 0, job: int | None = None, uid: int | None = None, kinds: Sequence[str] = (),
         limit: int = MAX_EVENTS,
-    ) -> tuple[tuple[EventRow, ...], int]:
+    ) -> tuple[tuple[EventRow, ...], int]:  # fmt: skip
         """Events above number `after`, and the number up to which was looked: the next call's `after`. A page ends
         after `limit` rows or `MAX_EVENT_BYTES`.
 
-        `uid` leaves out other users' jobs and what is of no job but `OPEN_KINDS`, `kinds` all but the named ones.
-        """
+        `uid` leaves out other users' jobs and what is of no job but `OPEN_KINDS`, `kinds` all but the named ones."""
         limit = min(limit, MAX_EVENTS)
         query = _events(job, uid).where(t.event.c.seq > after).order_by(t.event.c.seq).limit(limit)
         if kinds:
@@ -336,23 +317,13 @@ def _job_row(
     # As people see it: a job is queued until a world of its trains.
     phase = JobPhase.RUNNING.value if row.phase == JobPhase.QUEUED.value and members else row.phase
     return JobRow(
-        **_as_stored(row, _OF_JOB),
-        phase=phase,
-        reason="; ".join(filter(None, (row.reason, _why_fixed(row)))),
-        sizes=tuple(json.loads(row.sizes)),
-        nodes=sum(1 for p in active if p.phase in _HOLDS_NODE),
-        members=len(members),
-        held_tasks=held,
-        rate=row.rate if members else 0.0,
-        resizes=count,
-        mean_pause_s=mean_s,
-        max_pause_s=longest_s,
-        metrics={name: json.loads(value) for name, value in metrics},
-        result=json.loads(row.result),
-        pilots=tuple(map(_pilot_row, active)),
-        batch=row.batch if members else None,
+        **_as_stored(row, _OF_JOB), phase=phase, reason="; ".join(filter(None, (row.reason, _why_fixed(row)))),
+        sizes=tuple(json.loads(row.sizes)), nodes=sum(1 for p in active if p.phase in _HOLDS_NODE),
+        members=len(members), held_tasks=held, rate=row.rate if members else 0.0, resizes=count, mean_pause_s=mean_s,
+        max_pause_s=longest_s, metrics={name: json.loads(value) for name, value in metrics},
+        result=json.loads(row.result), pilots=tuple(map(_pilot_row, active)), batch=row.batch if members else None,
         trusted=bool(row.trusted),
-    )
+    )  # fmt: skip
 
 
 def _why_fixed(row: Row[Any]) -> str:

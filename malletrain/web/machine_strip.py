@@ -1,10 +1,7 @@
 """The machine as a strip of nodes over time: rows of nodes, bins of time, run-length encoded. Pure.
 
 A row is one node, or, on a machine of more nodes than rows, as many neighbours as are needed. Cells count nodes: of a
-row of one node a cell is what that node was at the middle of the bin.
-"""
-
-from __future__ import annotations
+row of one node a cell is what that node was at the middle of the bin."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping
@@ -62,8 +59,7 @@ def strip(
     """At most `rows` rows over all `nodes`, which are given by name with their state now.
 
     `holes` are the changes within the axis; a node without any was all the time as it is now, or had no main job
-    where a pilot was on it. `seen_uid`: the only user whose jobs are named (None: all users').
-    """
+    where a pilot was on it. `seen_uid`: the only user whose jobs are named (None: all users')."""
     names, stays = list(nodes), tuple(stays)
     each = max(1, math.ceil(len(names) / max(1, rows)))
     row_of = {name: at // each for at, name in enumerate(names)}

@@ -14,7 +14,7 @@ from starlette.types import Scope
 
 from malletrain.api.auth import NotAuthenticated
 from malletrain.api.people_routes import MAX_PROMISE_DAYS, JobNumber, PeopleRoutes
-from malletrain.api.ports import Identity, NotFound
+from malletrain.api.roles import Identity, NotFound
 from malletrain.api.schemas import Body
 from malletrain.api.visibility import Visibility
 from malletrain.domain.errors import MalletrainError
@@ -51,25 +51,16 @@ class LinkBody(Body):
 
 
 class WebPages:
-    """The page; `malletrain.api.app.Pages`.
-
-    Args:
-        sign_in: who looks at it.
-        history: what is drawn over time.
-        nodes: gives every node by name, in Slurm's order, with its state now.
-        strays: nodes of jobs in the harvest partition that are no pilots.
-    """
+    """The page; `malletrain.api.app.Pages`. `nodes` gives every node by name, in Slurm's order, with its state now;
+    `strays` nodes of jobs in the harvest partition that are no pilots."""
 
     prefix = "/web/"
     logins: Mapping[str, int] = {"/web/session": 1024}
 
     def __init__(
-        self,
-        sign_in: SignIn,
-        history: StoreHistory,
-        nodes: Callable[[], Mapping[str, NodeState]],
+        self, sign_in: SignIn, history: StoreHistory, nodes: Callable[[], Mapping[str, NodeState]],
         strays: Callable[[], Collection[str]] = frozenset,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.sign_in, self.history, self.nodes, self.strays = sign_in, history, nodes, strays
         self.kept = KeptAnswers(lambda _size, took_s: max(KEPT_S, KEPT_TIMES * took_s))
 

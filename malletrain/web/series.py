@@ -1,7 +1,5 @@
 """What the page draws beside the strip: jobs in short, and series cut to as many points as a screen shows. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,8 +13,7 @@ POOL_NAMES = ("harvested", "idle", "planned", "main", "reserved", "down")
 def pool_series(rows: Sequence[PoolRow], begin: float, end: float, points: int) -> dict[str, list[float]]:
     """Node counts at `points` equally spaced times, by name, and the times as `at`; empty without rows.
 
-    A time before the first row has the first row's counts.
-    """
+    A time before the first row has the first row's counts."""
     if not rows:
         return {}
     times = [begin + (end - begin) * at / (points - 1) for at in range(points)]
@@ -47,8 +44,7 @@ def size_series(
 ) -> list[tuple[float, int, int]]:
     """(time, nodes held by pilots, nodes that train together) at each change from `began` to `end`; steps between.
 
-    A world is never larger than what is held: without pilots nothing trains.
-    """
+    A world is never larger than what is held: without pilots nothing trains."""
     held: dict[float, int] = {began: 0, end: 0}
     for stay in stays:
         held[max(began, stay.started_at)] = held.get(max(began, stay.started_at), 0) + 1

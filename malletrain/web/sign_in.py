@@ -2,10 +2,7 @@
 
 One half of a session is a cookie, which scripts cannot read; the other lies in the browser's storage of this host
 and port alone, and travels in a header. Cookies go to every port of a host: another user's program may listen
-on one, and gets a half that is worth nothing.
-"""
-
-from __future__ import annotations
+on one, and gets a half that is worth nothing."""
 
 import hashlib
 from dataclasses import dataclass
@@ -14,8 +11,7 @@ from http.cookies import CookieError, SimpleCookie
 from starlette.types import Scope
 
 from malletrain.api.auth import TicketTable
-from malletrain.api.ports import Identity
-from malletrain.api.roles import Roles
+from malletrain.api.roles import Identity, Roles
 from malletrain.loop.ports import Clock
 
 #: Seconds within which a link must be opened, and that a browser stays signed in.
@@ -41,8 +37,7 @@ class SignIn:
     """Links and sessions, in memory alone. Safe to call from any thread.
 
     `url` is the daemon's for callers. By https the cookie goes by TLS alone; and a browser that reaches several
-    daemons through tunnels to one localhost keeps a cookie for each.
-    """
+    daemons through tunnels to one localhost keeps a cookie for each."""
 
     def __init__(self, roles: Roles, clock: Clock, url: str) -> None:
         self.is_https = url.startswith("https:")

@@ -27,7 +27,7 @@ from typing import Any
 from malletrain.domain.job import ResizeCosts
 from malletrain.replay.scoring.journal_score import score_journal
 from malletrain.replay.scoring.measured_costs import measured_costs
-from malletrain.store.event_reader import read_events
+from malletrain.store.journal import read_events
 from scripts.lab import Lab, LabConfig
 from scripts.play.arm import Arm, lab_config
 from scripts.play.harm import PILOTS

@@ -37,7 +37,7 @@ from pathlib import Path
 from malletrain.domain.event import Event, EventKind
 from malletrain.replay.scoring.journal_score import score_journal
 from malletrain.store.encoding import payload_data
-from malletrain.store.event_reader import read_events
+from malletrain.store.journal import read_events
 from scripts.lab import Lab, LabError
 from scripts.lab.conf import EPILOG_S, PROLOG_S
 from scripts.play.arm import LEAF, Arm, lab_config, labs_up

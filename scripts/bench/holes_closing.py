@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from malletrain.store.encoding import payload_data
-from malletrain.store.event_reader import read_events
+from malletrain.store.journal import read_events
 from scripts.lab import Lab, LabConfig, LabError
 from scripts.play.site import SLEEPING, Site, folder_for_labs
 

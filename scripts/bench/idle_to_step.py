@@ -30,7 +30,7 @@ from malletrain.domain.event import (
     HolesOpened,
     WorkerWarm,
 )
-from malletrain.store.event_reader import read_events
+from malletrain.store.journal import read_events
 from scripts.lab import DeadlineError, Lab, LabConfig
 from scripts.play.site import Site, folder_for_labs
 

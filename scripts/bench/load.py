@@ -34,12 +34,12 @@ from malletrain.api.connections import ConnectionTable, within_descriptors
 from malletrain.api.http_server import serve
 from malletrain.api.journal_notifier import JournalNotifier
 from malletrain.api.rate_limits import ApiLimits
+from malletrain.api.requests import LoopRequests
 from malletrain.api.roles import Roles
 from malletrain.api.worker_routes import WorkersGate, WorkersRouter
 from malletrain.daemon.main import THREAD_SWITCH_S
 from malletrain.daemon.process.short_collections import collect_and_freeze
 from malletrain.daemon.process.timers import SystemClock
-from malletrain.daemon.requests import LoopRequests
 from malletrain.decide.rules import Rules
 from malletrain.domain.event import ArrayAttached, Event, JobAnnounced
 from malletrain.domain.job import Curve, MalleableJob, PilotPhase

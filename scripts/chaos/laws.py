@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from malletrain.loop.ledger import Ledger
-from malletrain.store.event_reader import read_events
+from malletrain.store.journal import read_events
 from scripts.chaos.faults import Chaos
 from scripts.chaos.scene import ABSOLUTE, RELATIVE, Scene, Training
 from scripts.lab import DeadlineError, Lab, LabError

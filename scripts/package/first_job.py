@@ -91,11 +91,7 @@ def follow(root: CleanRoot, role: str) -> Followed:
         moment, _, output = part.partition("\n")
         times.append(float(moment) - began)
         steps.append(output)
-    return Followed(
-        role,
-        tuple(Step(*each) for each in zip(blocks, times, steps, strict=False)),
-        times[-1],
-    )
+    return Followed(role, tuple(Step(*each) for each in zip(blocks, times, steps, strict=False)), times[-1])
 
 
 def transcript(done: Followed) -> str:

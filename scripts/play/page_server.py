@@ -6,20 +6,19 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from malletrain.api.app import create_app
 from malletrain.api.auth import Auth
 from malletrain.api.connections import ConnectionTable
 from malletrain.api.http_server import serve
 from malletrain.api.journal_notifier import JournalNotifier
-from malletrain.api.ports import Identity, NotFound, Role
+from malletrain.api.promise_view import promise_row
 from malletrain.api.rate_limits import ApiLimits
-from malletrain.api.roles import Roles
+from malletrain.api.requests import DAY_S, LoopRequests
+from malletrain.api.roles import Identity, NotFound, Role, Roles
 from malletrain.api.visibility import Visibility
 from malletrain.daemon.process.timers import SystemClock
-from malletrain.daemon.requests import DAY_S
-from malletrain.daemon.views.promise_view import promise_row
 from malletrain.decide.rules import Rules
 from malletrain.domain.errors import Refused
 from malletrain.domain.snapshot import Node, Snapshot
@@ -87,9 +86,10 @@ class PageServer:
         self._sign_in = SignIn(roles, clock, "")
         connections = ConnectionTable(ApiLimits(), 1024)
         self._pages = WebPages(self._sign_in, self._history, lambda: states)
+        shown = cast(LoopRequests, _Shown(self._views, self.journal))
         app = create_app(
-            _Shown(self._views, self.journal), self._views, None, Auth((), roles, clock), roles=roles,
-            notifier=notifier, clock=clock, connections=connections, pages=self._pages,
+            shown, self._views, None, Auth((), roles, clock), roles=roles, notifier=notifier,
+            clock=clock, connections=connections, pages=self._pages,
         )  # fmt: skip
         self._server = serve(app, host, port, connections)
         self.url = f"http://{host}:{self._server.port}"
@@ -99,10 +99,6 @@ class PageServer:
         uid = {name: uid for name, uid, _ in USERS}.get(user, 0)
         role = Role.OPERATOR if uid == 0 else Role.USER
         return f"{self.url}/web/#{self._sign_in.issue_link(Identity(uid, uid, user, role))}"
-
-    def forget(self) -> None:
-        """Make every answer anew when it is asked for next."""
-        self._pages.kept._kept.clear()
 
     def status(self) -> int:
         """Bytes of what /v1/status answers, made anew: what a page is compared with."""

@@ -12,7 +12,7 @@ from malletrain.api.rate_limits import ApiLimits, ReportBudget
 from malletrain.api.worker_routes import WorkersGate
 from malletrain.daemon.image.image_maker import FoldedState, folded_on, from_image, to_image
 from malletrain.daemon.journal_keeper import JournalKeeper
-from malletrain.daemon.views.metrics import Metrics
+from malletrain.daemon.metrics import Metrics
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import LeaveCause, LeavePilot
 from malletrain.domain.event import DaemonStarted

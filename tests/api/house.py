@@ -15,9 +15,8 @@ from malletrain.api.auth import Auth
 from malletrain.api.connections import ConnectionTable
 from malletrain.api.http_server import HttpServer, serve
 from malletrain.api.journal_notifier import JournalNotifier
-from malletrain.api.ports import Identity, NotFound
 from malletrain.api.rate_limits import ApiLimits
-from malletrain.api.roles import Roles
+from malletrain.api.roles import Identity, NotFound, Roles
 from malletrain.api.schemas import JobBody
 from malletrain.api.visibility import Visibility
 from malletrain.domain.event import EventKind
@@ -92,20 +91,12 @@ class RecordedRequests:
             MainJobDelayRow("42", "eve", 1e9, 1e9 + 3, ("n002", "n003"), 0.0, 0.0, 0, "none", "no delay"),
         ]  # fmt: skip
         return PromiseRow(
-            {"main_delay_p95": 2.0, "chance": 0.9},
-            400,
-            "of this hour",
-            2,
-            12.0,
-            30.0,
-            6,
-            "[promise] because",
-            1,
+            {"main_delay_p95": 2.0, "chance": 0.9}, 400, "of this hour", 2, 12.0, 30.0, 6, "[promise] because", 1,
             "3 of 40 main jobs started more than 2 s later for pilots",
             curve=(PromiseCostRow(0.0, 9.0, 0.5), PromiseCostRow(2.0, 6.0, 0.75)),
             kept=PromiseKeptRow(1e9, 1e9 + 86_400 * days, 400, 2, 1, 0.0, 0.03, 12.5, 2.0, 0.9975, 0.99),
             main_jobs=tuple(each for each in delays if sight.sees_main_job_of(each.user)),
-        )
+        )  # fmt: skip
 
     def ban(self, user: str, uid: int, reason: str, identity: Identity) -> None:
         self.asked.append(("ban", user, uid, reason, identity.uid))
@@ -151,11 +142,7 @@ class House:
             **settings.pop("auth", {}),
         )  # fmt: skip
         self.sign_in = SignIn(self.roles, self.clock, settings.pop("page_url", URL))
-        self.pages = WebPages(
-            self.sign_in,
-            self.history,
-            lambda: self.nodes,
-        )
+        self.pages = WebPages(self.sign_in, self.history, lambda: self.nodes)
         connections = ConnectionTable(settings.pop("connections", ApiLimits()), 1024)
         self.connections = connections
         limits = settings.pop("limits", ApiLimits())

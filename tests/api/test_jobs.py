@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from malletrain.api.rate_limits import ApiLimits
-from malletrain.api.roles import Roles
 from malletrain.api.schemas import JobBody
 from malletrain.domain.event import EventKind
 from malletrain.domain.job import Curve
@@ -87,29 +86,6 @@ def test_only_operators_drain(house: House, as_user: Users) -> None:
     assert house.requests.asked == [("drain", "n[001-002]", 2e9, ROOT)]
     listed = as_user(ADA).get("/v1/drain").json()["drains"]
     assert listed[-1] == {"node": "n007", "until": 3e9}
-
-
-def test_private_data_hides_jobs_events_and_usage(new_house: Callable[..., House]) -> None:
-    house = new_house(roles=Roles(operators=[1003], private_data=lambda: ["jobs"]))
-    ada, bob, operator = (Caller(house, house.token(uid)) for uid in (ADA, BOB, 1003))
-    number = announce(ada)
-    house.journal.append(
-        [
-            event_of(house.clock.now(), EventKind.TASKS_ADDED, number, data={"array_id": 7, "tasks": [0]}),
-            event_of(house.clock.now() - 50, EventKind.PILOT_STARTED, number, "7_0", "n000"),
-            event_of(house.clock.now(), EventKind.POOL, data={"idle": 3}),
-        ]
-    )
-    for sees, caller in ((True, ada), (False, bob), (True, operator)):
-        assert (caller.get(f"/v1/jobs/{number}").status_code == 200) is sees
-        assert bool(caller.get("/v1/jobs").json()["jobs"]) is sees
-        assert bool(caller.get("/v1/status").json()["jobs"]) is sees
-        assert bool(caller.get("/v1/usage").json()["usage"]) is sees
-        for query in ("after=0", "latest=10"):
-            kinds = {e["kind"] for e in caller.get(f"/v1/events?{query}").json()["events"]}
-            assert ("pilot_started" in kinds) is sees
-            assert "pool" in kinds, "what concerns no job is public"
-    assert bob.post(f"/v1/jobs/{number}/cancel").status_code == 404, "hidden jobs are not told apart from none"
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ import httpx
 import pytest
 
 from malletrain.api.auth import MAX_SESSIONS_PER_USER, NotAuthenticated
-from malletrain.api.ports import Unavailable
-from malletrain.api.roles import Roles
+from malletrain.api.roles import Roles, Unavailable
 from malletrain.domain.errors import Refused
 from malletrain.wire import munge
 from malletrain.wire.http import DaemonRefused

@@ -67,7 +67,7 @@ def test_the_admins_how_to_uses_the_daemons_own_places() -> None:
     named = [name for page in ADMIN if page.stem != "admin-install" for name in METRIC.findall(page.read_text())]
     assert named
     for name in named:
-        from malletrain.daemon.views.metrics import Metrics
+        from malletrain.daemon.metrics import Metrics
         from tests.daemon.test_metrics import Clock
 
         metrics = Metrics(Clock())

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from malletrain.api.ports import Conflict, Identity, Unavailable
+from malletrain.api.roles import Conflict, Identity, Unavailable
 from malletrain.domain.event import EventKind
 from tests.api.house import House
 from tests.cli.conftest import PARTITIONS, SCRIPT, Desk, Done

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from malletrain.api.explain import explain
 from malletrain.cli.main import main as malletrain_main
 from malletrain.cli.main import run as run_command
 from malletrain.cli.sizing import plan as plan_command
-from malletrain.daemon.views.explain import explain
 from malletrain.decide.rules import AccountBudget, Period, Rules, SiteLimit
 from malletrain.domain.decision import (
     Action,

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from malletrain import config
-from malletrain.api.ports import Identity
+from malletrain.api.requests import LoopRequests
+from malletrain.api.roles import Identity
 from malletrain.api.schemas import JobBody
-from malletrain.daemon.requests import LoopRequests
 from malletrain.domain.event import ArrayAttached, Event
 from malletrain.site_rules import rules_from
 from malletrain.slurm.site.site_facts import Harvest

@@ -2,7 +2,7 @@
 
 import pytest
 
-from malletrain.daemon.views.explain import describe, describe_action
+from malletrain.api.explain import describe, describe_action
 from malletrain.domain.decision import (
     Action,
     CancelTasks,
@@ -35,12 +35,9 @@ def test_each_action_is_said_with_its_reason(action: Action, said: str) -> None:
 
 def test_a_decision_is_said_whole() -> None:
     decision = Decision(
-        at=0.0,
-        sizes={2: 1, 1: 3},
-        holes=(Hole("n001", 60.0, "nothing planned"),),
-        actions=(ACTIONS[0][0],),
+        at=0.0, sizes={2: 1, 1: 3}, holes=(Hole("n001", 60.0, "nothing planned"),), actions=(ACTIONS[0][0],),
         refusals=(Refusal("n002", "it stays idle"),),
-    )
+    )  # fmt: skip
     assert list(describe(decision)) == [
         "at 1970-01-01T00:00:00Z: holes 1, actions 1, sizing optimal",
         "hole    n001 until 1970-01-01T00:01:00Z: nothing planned",

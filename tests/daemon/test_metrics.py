@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from malletrain.daemon.views.metrics import Metrics
+from malletrain.daemon.metrics import Metrics
 from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.domain.job import JobPhase, JobView, MalleableJob, Pilot, PilotPhase
 from tests.world import event_of

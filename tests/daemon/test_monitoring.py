@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from malletrain.daemon.metrics import Metrics
 from malletrain.daemon.process.timers import SystemClock
-from malletrain.daemon.views.metrics import Metrics
 from tests.test_house import ROOT
 
 FOLDER = ROOT / "site-configs" / "monitoring"

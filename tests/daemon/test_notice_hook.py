@@ -16,10 +16,11 @@ from typing import Any
 
 import pytest
 
-from malletrain.api.ports import Identity
+from malletrain.api.requests import LoopRequests
+from malletrain.api.roles import Identity
 from malletrain.api.schemas import JobBody
 from malletrain.daemon.notice_hook import NoticeHook, message
-from malletrain.daemon.requests import LoopRequests
+from malletrain.daemon.process.timers import SystemClock
 from malletrain.domain.errors import Refused
 from malletrain.domain.event import Event, JobAnnounced, JobCancelled, JobFailed, JobNotified, JsonValue
 from malletrain.domain.job import JobPhase, MailType, MalleableJob
@@ -61,7 +62,7 @@ def sent(folder: Path) -> list[dict[str, Any]]:
 
 
 def hook(*command: str, timeout_s: float = 45.0) -> NoticeHook:
-    return NoticeHook(command, time.monotonic, timeout_s)
+    return NoticeHook(command, SystemClock(), timeout_s)
 
 
 def test_a_program_is_given_the_message_and_no_shell_sees_it(tmp_path: Path) -> None:
@@ -124,13 +125,14 @@ def test_a_daemon_that_ends_does_not_wait_for_a_program(tmp_path: Path) -> None:
 
 def test_messages_to_one_user_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("malletrain.daemon.notice_hook.MAX_MESSAGES_PER_HOUR", 2)
-    now = [0.0]
-    sender = NoticeHook([program(tmp_path)], lambda: now[0])
+    now, clock = [0.0], SystemClock()
+    monkeypatch.setattr(clock, "elapsed", lambda: now[0])
+    sender = NoticeHook([program(tmp_path)], clock)
     others = replace(NOTICE, job=replace(JOB, uid=1002))
     assert [sender.send(NOTICE) for _ in range(2)] == ["", ""]
     assert "more than 2 messages to one user in an hour" in sender.send(NOTICE)
     assert sender.send(others) == ""
-    now[0] = 3601.0
+    now[0] = 3600.0
     assert sender.send(NOTICE) == ""
     assert len(sent(tmp_path)) == 4
 

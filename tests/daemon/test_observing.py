@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from malletrain.domain.event import EventKind
-from malletrain.store.event_reader import read_events
+from malletrain.store.journal import read_events
 from scripts.lab import Lab
 from tests.world import data_of
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import replace
 
+from malletrain.api.requests import LoopRequests
 from malletrain.api.visibility import Visibility
-from malletrain.daemon.requests import LoopRequests
 from malletrain.decide.rules import MainPromise
 from malletrain.domain.event import EventKind, JsonValue
 from malletrain.slurm.site.site_facts import Harvest

@@ -8,9 +8,9 @@ from itertools import count
 
 import pytest
 
-from malletrain.api.ports import Conflict, Identity
+from malletrain.api.requests import MAX_UNATTACHED_JOBS, LoopRequests
+from malletrain.api.roles import Conflict, Identity
 from malletrain.api.schemas import JobBody
-from malletrain.daemon.requests import MAX_UNATTACHED_JOBS, LoopRequests
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import Event, PilotEnded, TasksAdded
 from malletrain.domain.job import JobPhase, Profile

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from malletrain.domain.event import EventKind
-from malletrain.store.event_reader import read_events
+from malletrain.store.journal import read_events
 from scripts.lab import Lab, LabConfig
 from scripts.play.site import Site
 from tests.daemon.running import Systemd, file, run
@@ -51,14 +51,9 @@ class Actuator:
 
     def start(self) -> None:
         command = [
-            "env",
-            f"NOTIFY_SOCKET={self.systemd.path}",
-            "WATCHDOG_USEC=60000000",
-            f"LOGS_DIRECTORY={self.folder}",
-            "setpriv",
-            "--pdeathsig",
-            "TERM",
-        ]
+            "env", f"NOTIFY_SOCKET={self.systemd.path}", "WATCHDOG_USEC=60000000", f"LOGS_DIRECTORY={self.folder}",
+            "setpriv", "--pdeathsig", "TERM",
+        ]  # fmt: skip
         command += [str(BIN / "malletraind"), "--actuator", "--config", str(self.config)]
         self.process = process = self.lab.popen(command, user=STEERER, stderr=self.log.fileno())
         self.systemd.wait(lambda said: said.startswith("READY=1"), lambda: process.poll() is None)
@@ -100,10 +95,7 @@ def test_each_may_be_killed_and_the_other_goes_on(lab_factory: LabFactory, folde
         pytest.skip("needs plain users: run as root")
     lab = lab_factory(LabConfig(nodes=4, users=True, accounting=True))
     log = folder / "actuator.jsonl"
-    settings = {
-        "actuator": [f'socket = "{folder}/socket"', f'listener = "{LISTENER}"'],
-        "loop": ["tick_s = 1.0"],
-    }
+    settings = {"actuator": [f'socket = "{folder}/socket"', f'listener = "{LISTENER}"'], "loop": ["tick_s = 1.0"]}
     with Site(lab, daemon_user=LISTENER, account="harvest", settings=settings) as site:
         # Not the listener's own file: it could widen the actuator's bounds.
         actuator = Actuator(lab, Path(shutil.copy(site.config, roots / "malletrain.toml")), folder)

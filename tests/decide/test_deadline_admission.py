@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from malletrain.api.ports import Conflict, Identity
+from malletrain.api.requests import LoopRequests
+from malletrain.api.roles import Conflict, Identity
 from malletrain.api.schemas import JobBody
-from malletrain.daemon.requests import LoopRequests
 from malletrain.domain.event import EventKind
 from malletrain.domain.job import Curve
 from malletrain.loop.ledger import Ledger

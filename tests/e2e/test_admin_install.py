@@ -38,10 +38,7 @@ MAIN = ("batch", "batch-10")
 #: So many more of the main scheduler and of backfill, which rests while nothing changes.
 CYCLES = (3, 2)
 
-pytestmark = [
-    pytest.mark.slurm,
-    pytest.mark.skipif(os.geteuid() != 0, reason="needs plain users: run as root"),
-]
+pytestmark = [pytest.mark.slurm, pytest.mark.skipif(os.geteuid() != 0, reason="needs plain users: run as root")]
 
 
 def commands_of_the_guide(*chapters: int) -> list[str]:

@@ -22,10 +22,7 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 
 ROOT = Path(__file__).resolve().parents[2]
-SETTINGS = {
-    "loop": ["tick_s = 1.0"],
-    "pilot": ["margin_s = 10", "leave_patience_s = 5.0"],
-}
+SETTINGS = {"loop": ["tick_s = 1.0"], "pilot": ["margin_s = 10", "leave_patience_s = 5.0"]}
 
 
 def fill(folder: Path) -> None:

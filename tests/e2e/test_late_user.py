@@ -19,10 +19,7 @@ from tests.slurm.test_authority import HARVEST, accounted, commands_as
 
 __all__ = ["accounted"]
 
-pytestmark = [
-    pytest.mark.slurm,
-    pytest.mark.skipif(os.geteuid() != 0, reason="needs plain users: run as root"),
-]
+pytestmark = [pytest.mark.slurm, pytest.mark.skipif(os.geteuid() != 0, reason="needs plain users: run as root")]
 
 
 @pytest.fixture

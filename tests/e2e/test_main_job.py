@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from malletrain.sizing.registry import policy
-from malletrain.store.event_reader import read_events
+from malletrain.store.journal import read_events
 from scripts.lab import Lab
 from scripts.play.site import Site
 from tests.daemon.test_sizing_rules import rules

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from malletrain.api.ports import Conflict, Identity
+from malletrain.api.requests import LoopRequests
+from malletrain.api.roles import Conflict, Identity
 from malletrain.api.schemas import JobBody
-from malletrain.daemon.requests import LoopRequests
 from malletrain.domain.event import Event, JobCancelled, JobCompleted, JobFailed, Payload
 from malletrain.domain.job import JobPhase
 from malletrain.loop.ledger import Ledger

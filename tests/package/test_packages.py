@@ -13,14 +13,7 @@ import pytest
 from scripts.package import tree
 from scripts.package.__main__ import deb, rpm
 from scripts.package.clean_root import CleanRoot
-from scripts.package.first_job import (
-    PAGES,
-    ROLES,
-    commands_of,
-    follow,
-    mark_of,
-    minutes_in_transcript,
-)
+from scripts.package.first_job import PAGES, ROLES, commands_of, follow, mark_of, minutes_in_transcript
 
 PYTHON = "/usr/bin/python3"
 SCRIPTS = tree.ROOT / "scripts/package"

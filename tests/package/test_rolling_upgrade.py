@@ -102,12 +102,8 @@ def test_pilots_of_two_releases_under_daemons_of_two(lab_factory: LabFactory) ->
             assert row(site, job)["phase"] == "completed", row(site, job)
         out = Path(lab.env_for("alice")["HOME"]) / "static.json"
         command = [
-            sys.executable,
-            f"{ROOT}/scripts/chaos/trainee.py",
-            f"--epochs={EPOCHS}",
-            "--sample-s=0",
-            f"--out={out}",
-        ]
+            sys.executable, f"{ROOT}/scripts/chaos/trainee.py", f"--epochs={EPOCHS}", "--sample-s=0", f"--out={out}",
+        ]  # fmt: skip
         lab.run(command, user="alice", timeout=300)
         static = json.loads(out.read_text())
         for job in (old, new, late):

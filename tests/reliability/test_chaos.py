@@ -16,8 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from malletrain.domain.event import DaemonStarted, Event
-from malletrain.store.event_reader import read_events
-from malletrain.store.journal import SqliteJournal
+from malletrain.store.journal import SqliteJournal, read_events
 from scripts.chaos import faults
 from scripts.chaos.__main__ import play
 from scripts.chaos.evidence import keep

@@ -7,9 +7,9 @@ import threading
 from typing import Any
 
 from malletrain.api.rate_limits import ApiLimits, ReportBudget
+from malletrain.api.requests import LoopRequests
 from malletrain.api.roles import Roles
 from malletrain.api.worker_routes import WorkersGate
-from malletrain.daemon.requests import LoopRequests
 from malletrain.domain.event import ArrayAttached, Event, JobAnnounced
 from malletrain.domain.job import MalleableJob, PilotPhase
 from malletrain.loop.membership.admission import admit

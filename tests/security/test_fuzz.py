@@ -18,9 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from schemathesis.checks import not_a_server_error
 
+from malletrain.api.requests import LoopRequests
 from malletrain.api.roles import Roles
 from malletrain.api.worker_routes import WorkersRouter
-from malletrain.daemon.requests import LoopRequests
 from malletrain.store.journal import SqliteJournal
 from malletrain.wire import messages as wire
 from tests.api.house import Caller, HandClock, House
@@ -42,14 +42,10 @@ def fuzzed(tmp_path: Path, munged: str) -> Iterator[House]:
         return WorkersRouter(made[0].gate, house.auth.worker_uid, house.connections)
 
     house = House(
-        tmp_path,
-        munged,
-        limits=UNBOUNDED,
-        requests=requests,
-        router=router,
+        tmp_path, munged, limits=UNBOUNDED, requests=requests, router=router,
         roles=Roles(operators=[1003], private_data=lambda: ["jobs"]),
         views={"snapshot": lambda: made[0].loop.last_snapshot, "decision": lambda: made[0].loop.last_decision},
-    )
+    )  # fmt: skip
     house.running = made[0]  # type: ignore[attr-defined]
     for _ in range(3):
         made[0].tick()

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from malletrain.api.ports import Identity, Role
+from malletrain.api.requests import LoopRequests
+from malletrain.api.roles import Identity, Role
 from malletrain.api.schemas import JobBody
-from malletrain.daemon.requests import LoopRequests
 from malletrain.domain.decision import LeaveCause, LeavePilot, RecyclePilot
 from malletrain.domain.errors import Refused
 from malletrain.domain.event import (

@@ -18,8 +18,8 @@ import pytest
 from malletrain.api import listening
 from malletrain.api.connections import ConnectionTable
 from malletrain.api.http_server import HttpServer, serve
-from malletrain.api.ports import Unavailable
 from malletrain.api.rate_limits import ApiLimits
+from malletrain.api.roles import Unavailable
 from malletrain.wire.worker_client import PilotIdentity, WorkerClient
 from tests.api.house import House
 

@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from malletrain.daemon.views.explain import explain
+from malletrain.api.explain import explain
 from malletrain.decide.demand import RETRY_S, DecisionCache, explored
 from malletrain.domain.decision import Hole
 from malletrain.domain.event import Event, EventKind, GenerationSwitched, JobAnnounced, JsonValue

@@ -14,15 +14,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from malletrain.api.requests import LoopRequests
 from malletrain.api.roles import Roles
 from malletrain.api.visibility import Visibility
 from malletrain.api.worker_routes import WorkersGate, WorkersRouter
-from malletrain.cli.main import COMMANDS, cli
-from malletrain.daemon.requests import LoopRequests
 from malletrain.domain.event import ArrayAttached, Event, JobAnnounced, OperatorRequest
 from malletrain.domain.job import Curve, MalleableJob
 from malletrain.domain.snapshot import NodeState, Reservation
@@ -42,17 +40,7 @@ ALICE, MALLORY, OPERATOR = 1001, 1002, 1003
 HERS, HIS, MAIN = 3, 880066, 990177
 
 #: What only its owner and operators may read.
-HIDDEN = (
-    "880066",
-    "mallory",
-    "hush",
-    "secret-account",
-    "770077",
-    "990177",
-    "carol",
-    "staff-meeting",
-    "operator-bob",
-)
+HIDDEN = ("880066", "mallory", "hush", "secret-account", "770077", "990177", "carol", "staff-meeting", "operator-bob")
 
 PRIVATE = ("jobs", "usage", "nodes", "reservations", "accounts", "users", "partitions")
 
@@ -251,14 +239,9 @@ ROUTES: dict[tuple[str, str], Ask] = {
 
 #: Routes on which an operator does read of others: else the test would show nothing.
 TELLING = (
-    "/web/data/jobs",
-    "/v1/jobs",
-    "/v1/jobs/{job_id}",
-    "/v1/status",
-    "/v1/events",
-    "/v1/explain/{subject:path}",
+    "/web/data/jobs", "/v1/jobs", "/v1/jobs/{job_id}", "/v1/status", "/v1/events", "/v1/explain/{subject:path}",
     "/v1/usage",
-)
+)  # fmt: skip
 
 
 def shown(answers: list[Any]) -> str:
@@ -359,59 +342,6 @@ def test_an_array_of_another_user_says_nothing_of_it(played: House) -> None:
     for array in (7701, 123456):
         answer = caller.post(f"/v1/jobs/{HERS}/arrays", json={"array_id": array, "tasks": 1})
         assert (answer.status_code, answer.json()) == (202, {})
-
-
-#: How each command is run by Alice; a string says why it shows nothing of the daemon's.
-COMMAND_CALLS: dict[str, list[list[str]] | str] = {
-    "status": [[], ["--json"], ["--all"], [str(HERS)], [str(HIS)]],
-    "top": [["--once"]],
-    "events": [[], ["--json"], [f"--job={HIS}"]],
-    "explain": [[str(HERS)], [str(HIS)], ["n1"], ["--main-job", str(MAIN)]],
-    "profile": [[str(HERS)], [str(HIS)]],
-    "report": [[], ["--json"]],
-    "promise": [["--main-jobs"], ["--json"]],
-    "web": [[], ["--json"]],
-    "cancel": [[str(HIS)]],
-    "hold": [[str(HIS)]],
-    "release": [[str(HIS)]],
-    "drain": [["n1", "--until", "now"]],
-    "ban": [[], ["--json"], ["root", "--reason", "x"]],
-    "unban": [["root"]],
-    "logs": [[str(HERS)], [str(HIS)]],
-    "wait": [[str(HERS), "--timeout", "0"], [str(HIS), "--timeout", "0"]],
-    "stop": "runs scancel as the caller",
-    "snapshot": "asks Slurm as the caller",
-    "check": "trains on the caller's machine",
-    "init": "reads a file that the caller may read",
-    "setup": "runs Slurm's commands as the caller",
-    "doctor": "asks Slurm as the caller",
-    "observed": "reads a file that the caller may read",
-    "score": "reads a file that the caller may read",
-    "replay": "reads a file that the caller may read",
-    "plan": "reads a file that the caller may read",
-    "fit": "reads a file that the caller may read",
-    "study": "reads a file that the caller may read; its trials are the caller's jobs",
-}
-
-
-def test_every_command_is_in_the_table() -> None:
-    assert set(COMMANDS) == set(COMMAND_CALLS)
-
-
-@pytest.mark.parametrize("name", [name for name, calls in COMMAND_CALLS.items() if not isinstance(calls, str)])
-def test_no_command_names_anothers(played: House, name: str) -> None:
-    environ = {"MALLETRAIN_URL": played.address, "MUNGE_SOCKET": played.munge_socket}
-    played.auth._audiences = (played.address,)
-    played.uid_seen = ALICE
-    for argv in COMMAND_CALLS[name]:
-        done = CliRunner().invoke(cli, [name, *argv], env=environ)
-        assert "MUNGE credential" not in str(done.exception), "the daemon took the login"
-        told = _without(done.output + str(done.exception or ""), *argv)
-        assert leaks(told) == []
-    if name in ("status", "events", "explain", "report"):
-        played.uid_seen = OPERATOR
-        shows = [CliRunner().invoke(cli, [name, *argv], env=environ).output for argv in COMMAND_CALLS[name]]
-        assert leaks("".join(shows)), "an operator does read of others"
 
 
 def test_slurms_words_for_private_data() -> None:

@@ -143,9 +143,7 @@ def make_membership(
 ) -> Membership:
     """A daemon's, as the service makes it, with what it refuses in `refusals`."""
     return Membership(
-        MembershipSettings(),
-        clock,
-        lambda claim: admit(journal.views, claim),
+        MembershipSettings(), clock, lambda claim: admit(journal.views, claim),
         {job: LastWorlds(number) for job, number in generations.items()},
         lambda job, why: refusals.append((job, why)),
-    )
+    )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.daemon.views.explain import explain, is_main_job, main_job_of
+from malletrain.api.explain import explain, is_main_job, main_job_of
 from malletrain.domain.event import Event, EventKind, MainJobMet, WorkerLeft
 from malletrain.loop.trackers import main_jobs
 from scripts.lab import Lab

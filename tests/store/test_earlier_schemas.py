@@ -1,4 +1,4 @@
-"""Journals of earlier schemas (`journals/schemaN.sql`: the first, that of 0.1.0 and the one before this) are brought
+"""Journals of earlier schemas (`journals/schemaN.sql`: that of 0.1.0 and the one before this) are brought
 up to date, and mean the same."""
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import pytest
 from malletrain.domain.event import UnknownFact
 from malletrain.loop.ledger import Ledger
 from malletrain.store import schema as t
-from malletrain.store.event_reader import read_events
-from malletrain.store.journal import SqliteJournal
+from malletrain.store.journal import SqliteJournal, read_events
 from malletrain.store.views import StoreViews
 
 FOLDER = Path(__file__).with_name("journals")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.api.ports import NotFound
+from malletrain.api.explain import explain
+from malletrain.api.roles import NotFound
 from malletrain.api.visibility import Visibility
-from malletrain.daemon.views.explain import explain
 from malletrain.domain.decision import LeaveCause, LeavePilot
 from malletrain.domain.event import ActionIntent, Event, MainJobMet, PoolCounted
 from malletrain.store.journal import SqliteJournal

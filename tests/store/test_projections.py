@@ -192,10 +192,8 @@ _data: dict[K, st.SearchStrategy[dict[str, Any]]] = {
     ),
     K.OUTCOME: st.fixed_dictionaries(
         {
-            "type": st.sampled_from(["start", "leave", "cut", "recycle", "cancel"]),
-            "done": st.booleans(),
-            "ends_at": st.floats(NOON, NOON + 2e5),
-            "pilots": st.lists(st.sampled_from(_PILOTS), max_size=3),
+            "type": st.sampled_from(["start", "leave", "cut", "recycle", "cancel"]), "done": st.booleans(),
+            "ends_at": st.floats(NOON, NOON + 2e5), "pilots": st.lists(st.sampled_from(_PILOTS), max_size=3),
         }
     ),
     K.PILOT_STARTED: st.fixed_dictionaries(
@@ -207,35 +205,23 @@ _data: dict[K, st.SearchStrategy[dict[str, Any]]] = {
     ),
     K.SWITCHED: st.fixed_dictionaries(
         {
-            "generation": st.integers(1, 9),
-            "nodes": st.integers(1, 4),
-            "pause_s": st.floats(0, 5),
+            "generation": st.integers(1, 9), "nodes": st.integers(1, 4), "pause_s": st.floats(0, 5),
             "grew": st.booleans(),
         }
     ),
     K.SAMPLES: st.fixed_dictionaries(
         {
-            "nodes": st.integers(1, 4),
-            "samples": st.floats(0, 1e6),
-            "seconds": st.floats(0, 60),
-            "steps": st.integers(0, 9),
-            "total": st.none() | st.integers(0, 10**6),
+            "nodes": st.integers(1, 4), "samples": st.floats(0, 1e6), "seconds": st.floats(0, 60),
+            "steps": st.integers(0, 9), "total": st.none() | st.integers(0, 10**6),
         }
     ),
     K.METRIC: st.fixed_dictionaries({"name": st.sampled_from(["loss", "acc"]), "value": st.none() | st.floats()}),
     K.POOL: st.fixed_dictionaries({"idle": st.integers(0, 9), "main": st.integers(0, 9)}),
     K.JOB_COMPLETED: st.fixed_dictionaries({"result": st.just({"accuracy": 0.9})}),
-}
+}  # fmt: skip
 _KINDS = [
-    *_data,
-    K.JOB_HELD,
-    K.JOB_RELEASED,
-    K.JOB_CANCELLED,
-    K.JOB_FAILED,
-    K.PILOT_HELD,
-    K.PILOT_WAITS,
-    K.WORKER_LOST,
-]
+    *_data, K.JOB_HELD, K.JOB_RELEASED, K.JOB_CANCELLED, K.JOB_FAILED, K.PILOT_HELD, K.PILOT_WAITS, K.WORKER_LOST,
+]  # fmt: skip
 
 
 @st.composite
@@ -246,14 +232,9 @@ def sound_events(draw: st.DrawFn) -> Event:
         # Slurm may use an array's number again, for another job.
         data = {"array_id": draw(st.sampled_from([6 + number] * 3 + [7])), **data}
     return event_of(
-        NOON + draw(st.floats(0, 2e5)),
-        kind,
-        number,
-        draw(st.sampled_from(_PILOTS)),
-        draw(st.sampled_from(_NODES)),
-        draw(st.sampled_from(["", "because"])),
-        data,
-    )
+        NOON + draw(st.floats(0, 2e5)), kind, number, draw(st.sampled_from(_PILOTS)), draw(st.sampled_from(_NODES)),
+        draw(st.sampled_from(["", "because"])), data,
+    )  # fmt: skip
 
 
 @st.composite

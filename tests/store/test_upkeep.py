@@ -88,13 +88,8 @@ def test_windows_are_merged_by_job_size_and_hour(journal: SqliteJournal) -> None
 _stories = st.lists(
     st.one_of(
         st.builds(
-            window,
-            st.floats(0, 5 * DAY_S),
-            st.just(1),
-            st.integers(1, 3),
-            st.integers(0, 1000).map(float),
-            seconds=st.sampled_from([0.0, 1.0, 10.0]),
-            total=st.integers(0, 5000),
+            window, st.floats(0, 5 * DAY_S), st.just(1), st.integers(1, 3), st.integers(0, 1000).map(float),
+            seconds=st.sampled_from([0.0, 1.0, 10.0]), total=st.integers(0, 5000),
         ),
         st.builds(window, st.floats(0, 5 * DAY_S), st.just(2), st.integers(1, 3), st.just(7.0)),
         st.builds(
@@ -106,7 +101,7 @@ _stories = st.lists(
         st.builds(lambda at: event_of(START + at, K.JOB_COMPLETED, 2), st.floats(0, 5 * DAY_S)),
     ),
     max_size=40,
-).map(lambda events: events if len(events) % 3 else sorted(events, key=lambda e: e.at))
+).map(lambda events: events if len(events) % 3 else sorted(events, key=lambda e: e.at))  # fmt: skip
 
 
 @given(story=_stories, windows=st.floats(0, 6), jobs=st.floats(0, 6))
@@ -163,13 +158,8 @@ def test_a_job_that_mixes_ways_of_counting_is_left_alone(journal: SqliteJournal)
 
 def test_old_jobs_events_are_deleted_and_their_rows_stay(journal: SqliteJournal) -> None:
     story = [
-        announce(1),
-        window(10),
-        window(20),
-        event_of(START + 30, K.JOB_COMPLETED, 1),
-        announce(2),
-        window(40, 2),
-    ]
+        announce(1), window(10), window(20), event_of(START + 30, K.JOB_COMPLETED, 1), announce(2), window(40, 2),
+    ]  # fmt: skip
     journal.append(story)
     before = shown(journal.path)
     upkeep = Upkeep(journal, Retention(windows_s=1e9, jobs_s=DAY_S))

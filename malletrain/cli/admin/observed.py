@@ -12,7 +12,7 @@ import click
 from malletrain import config as configuration
 from malletrain.domain.errors import InvalidInput
 from malletrain.observe.observation import Observation, observation, spread
-from malletrain.store.event_reader import observed_path, read_events
+from malletrain.store.journal import observed_path, read_events
 
 _TIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M"])
 

@@ -3,10 +3,7 @@ the making of the next image, now and then, by a process beside the daemon: `pyt
 
 Both ways give the same state: an image is folded from the journal alone, by the same code, and never from a running
 daemon, which has seen more than it wrote down. Folding in the daemon itself would hold Python's lock while workers
-wait.
-"""
-
-from __future__ import annotations
+wait."""
 
 import hashlib
 import itertools
@@ -26,8 +23,7 @@ from malletrain.domain.event import Event
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.membership.next_world import LastWorlds, last_worlds
 from malletrain.store.errors import StoreError
-from malletrain.store.event_reader import read_events
-from malletrain.store.journal import SqliteJournal
+from malletrain.store.journal import SqliteJournal, read_events
 from malletrain.store.ledger_image import LedgerImage, image_of, keep_image
 
 #: Jobs that ended so long (seconds) before an image's last event are not in it: the daemon forgets them, too.
@@ -133,11 +129,7 @@ class ImageMaker:
     """Has images made of one journal. Used by one thread, which merges and deletes nothing meanwhile."""
 
     def __init__(
-        self,
-        journal: SqliteJournal,
-        imaged: int,
-        elapsed: Callable[[], float],
-        command: Sequence[str] = COMMAND,
+        self, journal: SqliteJournal, imaged: int, elapsed: Callable[[], float], command: Sequence[str] = COMMAND
     ) -> None:
         """`imaged`: the number of the last event that is in the journal's image; 0 where it has none that can be
         used. `elapsed`: a clock that never jumps, in seconds."""

@@ -2,10 +2,7 @@
 
 No pickle: decoding makes objects of classes that this package defines and sets their attributes, and runs nothing of
 them. The text is JSON whose lists begin with a tag, and at its head the classes with the names of their attributes.
-An object that can change and is held twice is one object afterwards, too.
-"""
-
-from __future__ import annotations
+An object that can change and is held twice is one object afterwards, too."""
 
 import importlib
 import json

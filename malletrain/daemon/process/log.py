@@ -1,7 +1,5 @@
 """The daemon's log: structlog on stderr, as text for people or JSON for machines; journald takes it from there."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import sys
@@ -21,8 +19,7 @@ def configure(
 ) -> structlog.stdlib.BoundLogger:
     """Set up structlog and the standard library's logging (uvicorn, APScheduler) alike; returns the daemon's logger.
 
-    Text for people on a terminal, JSON elsewhere. Repeated calls replace what was set before.
-    """
+    Text for people on a terminal, JSON elsewhere. Repeated calls replace what was set before."""
     stream = stream or sys.stderr
     console = stream.isatty()
     shared: list[structlog.typing.Processor] = [

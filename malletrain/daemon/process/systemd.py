@@ -1,7 +1,4 @@
-"""Tells systemd how the service is, over the socket named by NOTIFY_SOCKET (sd_notify(3)).
-
-Twenty lines of datagram, so that no C library is needed. Outside systemd every call does nothing.
-"""
+"""Tells systemd how the service is, over the socket named by NOTIFY_SOCKET (sd_notify(3)). Elsewhere: nothing."""
 
 from __future__ import annotations
 
@@ -16,8 +13,7 @@ class Notifier:
     def __init__(self, address: str = "", watchdog_s: float | None = None) -> None:
         """`address`: the socket's path, `@name` for an abstract one, or empty for none.
 
-        `watchdog_s`: systemd kills the service after so many seconds without `watchdog()`; None: it does not.
-        """
+        `watchdog_s`: systemd kills the service after so many seconds without `watchdog()`; None: it does not."""
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self.watchdog_s = watchdog_s
 
@@ -25,9 +21,7 @@ class Notifier:
     def from_environment(cls, environ: Mapping[str, str]) -> Notifier:
         """The notifier that systemd asks for. WATCHDOG_USEC counts only for the process it names (WATCHDOG_PID)."""
         address = environ.get("NOTIFY_SOCKET", "")
-        if not address.startswith(
-            ("/", "@")
-        ):  # vsock and others: sd_notify(3) allows them, MalleTrain does not need them
+        if not address.startswith(("/", "@")):  # vsock and others of sd_notify(3) are not needed
             address = ""
         microseconds = environ.get("WATCHDOG_USEC", "")
         named = environ.get("WATCHDOG_PID", "")

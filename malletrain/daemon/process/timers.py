@@ -1,9 +1,6 @@
 """The clock of everything that is live; and what the daemon does again and again, on APScheduler.
 
-A run that is late is made up once (`coalesce`), and no work ever runs twice at the same time (`max_instances=1`).
-"""
-
-from __future__ import annotations
+A run that is late is made up once (`coalesce`), and no work ever runs twice at the same time (`max_instances=1`)."""
 
 import time
 from collections.abc import Callable
@@ -28,17 +25,12 @@ class Timers:
     """Named work at intervals, each in a thread of its own.
 
     `failed(name, error)` is called for an exception: it ends that run, not the timer.
-    `late(name)` is called when a run was skipped because the one before is still going.
-    """
+    `late(name)` is called when a run was skipped because the one before is still going."""
 
     def __init__(
-        self,
-        *,
-        failed: Callable[[str, BaseException], None],
-        late: Callable[[str], None],
-        elapsed: Callable[[], float],
-        threads: int = 6,
-    ) -> None:
+        self, *, failed: Callable[[str, BaseException], None], late: Callable[[str], None],
+        elapsed: Callable[[], float], threads: int = 6,
+    ) -> None:  # fmt: skip
         self._scheduler = BackgroundScheduler(
             executors={"default": ThreadPoolExecutor(threads)},
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},

@@ -13,14 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from malletrain.daemon.image import image_maker
-from malletrain.daemon.image.image_maker import (
-    FoldedState,
-    folded_on,
-    from_image,
-    last_image,
-    next_image,
-    to_image,
-)
+from malletrain.daemon.image.image_maker import FoldedState, folded_on, from_image, last_image, next_image, to_image
 from malletrain.daemon.image.state_codec import NotEncodable
 from malletrain.domain.event import Event, JobAnnounced, JobCompleted, Payload, SamplesReported
 from malletrain.loop.ledger import Ledger

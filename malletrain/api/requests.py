@@ -1,30 +1,18 @@
-"""What people ask of the daemon, turned into events: the API's `Requests` port over the loop."""
-
-from __future__ import annotations
+"""What people ask of the daemon, turned into events; what only shows, `malletrain.store.views` has."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
-from malletrain.api.ports import Conflict, Identity, NotFound, Role, Unavailable
+from malletrain.api.explain import explain
+from malletrain.api.promise_view import promise_row
+from malletrain.api.roles import Conflict, Identity, NotFound, Role, Unavailable
+from malletrain.api.scalability_view import profile_row
 from malletrain.api.schemas import JobBody
 from malletrain.api.visibility import Visibility
-from malletrain.daemon.views.explain import explain
-from malletrain.daemon.views.promise_view import promise_row
-from malletrain.daemon.views.scalability_view import profile_row
+from malletrain.domain import event as kinds
 from malletrain.domain.errors import InvalidInput, Refused
-from malletrain.domain.event import (
-    ArrayAttached,
-    ArrayRefused,
-    Event,
-    JobAnnounced,
-    JobCancelled,
-    JobHeld,
-    JobReleased,
-    OperatorRequest,
-    Payload,
-    ScriptChecked,
-)
+from malletrain.domain.event import Event, Payload
 from malletrain.domain.job import JobPhase, JobView, MalleableJob, ScriptVerdict
 from malletrain.loop.ports import Clock
 from malletrain.loop.tick import Loop
@@ -43,36 +31,28 @@ DAY_S = 86_400.0
 
 
 class LoopRequests:
-    """Each request is one event; the loop acts on it. Called from any thread.
+    """Each request is one event; the loop acts on it. The routes have checked form and rights; each call is durable
+    when it returns, may raise `Refused`, `InvalidInput`, `NotFound`, `Conflict`, `Unavailable`, from any thread.
 
     Args:
-        loop: whose journal records the request, under `facts`.
         facts: the lock that is held while events are written.
         harvest: where pilots run: jobs for another partition or account are refused.
-        latest: the newest events of the journal, for explanations.
+        latest: the newest events of the journal; of_main_job: those that name a job of the main queue.
         next_id: a job number never given before.
-        account_of: the account that a user's jobs are charged to; None: the one that pilots run in.
-        of_main_job: the events of the journal that name a job of the main queue.
-        sends_notices: whether the site sends owners messages.
-    """
+        account_of: the account that a user's jobs are charged to; None: the one that pilots run in."""
 
     def __init__(
-        self,
-        loop: Loop,
-        facts: AbstractContextManager[object],
-        clock: Clock,
-        harvest: Harvest,
-        latest: Callable[[int], Sequence[Event]],
-        next_id: Callable[[], int],
-        of_main_job: Callable[[str], Sequence[Event]] = lambda _: (),
-        account_of: Callable[[str], str] | None = None,
+        self, loop: Loop, facts: AbstractContextManager[object], clock: Clock, harvest: Harvest,
+        latest: Callable[[int], Sequence[Event]], next_id: Callable[[], int],
+        of_main_job: Callable[[str], Sequence[Event]] = lambda _: (), account_of: Callable[[str], str] | None = None,
         sends_notices: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._loop, self._facts, self._clock, self._harvest = loop, facts, clock, harvest
         self._latest, self._next_id, self._of_main_job = latest, next_id, of_main_job
         self._account_of, self._sends_notices = account_of, sends_notices
 
     def announce(self, job: JobBody, identity: Identity) -> int:
+        """Take a new job; returns its number."""
         for what, asked, ours in (
             ("partition", job.partition, self._harvest.partition),
             ("account", job.account, self._harvest.account),
@@ -100,13 +80,13 @@ class LoopRequests:
             if why := self._loop.refusal(wanted):
                 raise Conflict(why)
             waits = self._waits(wanted, identity)
-            events = [self._event(JobAnnounced(wanted), number)]
+            events = [self._event(kinds.JobAnnounced(wanted), number)]
             if job.check is not None:
                 found, fewest = ScriptVerdict(job.check.verdict), min(wanted.sizes, default=wanted.min_nodes)
-                checked = ScriptChecked(job.check.digest, found, job.check.text, fewest)
+                checked = kinds.ScriptChecked(job.check.digest, found, job.check.text, fewest)
                 events.append(self._event(checked, number, job.check.text))
             if waits:
-                events.append(self._event(JobHeld(identity.user, waits=True), number, waits))
+                events.append(self._event(kinds.JobHeld(identity.user, waits=True), number, waits))
             self._loop.record(events)
         return number
 
@@ -155,6 +135,7 @@ class LoopRequests:
             )
 
     def attach_array(self, job: int, array_id: int, tasks: int, identity: Identity) -> None:
+        """The owner has submitted a held array of `tasks` tasks for the job. Idempotent."""
         with self._facts:
             view = self._live(job)
             # Another user's array is refused by the look at it: the answer must not say whether it exists.
@@ -168,29 +149,33 @@ class LoopRequests:
             unseen = self._loop.ledger.unseen_arrays()
             lost = f"Slurm has lost array {array_id}, and given its number to job {job}'s"
             events = [
-                self._event(ArrayRefused(array_id, gone=True), other.job.id, lost)
+                self._event(kinds.ArrayRefused(array_id, gone=True), other.job.id, lost)
                 for other in own
                 if other.job.id != job and array_id in unseen.get(other.job.id, ())
             ]
-            self._loop.record([*events, self._event(ArrayAttached(array_id, tasks), job)])
+            self._loop.record([*events, self._event(kinds.ArrayAttached(array_id, tasks), job)])
 
     def cancel(self, job: int, identity: Identity) -> None:
+        """End the job. Idempotent."""
         with self._facts:
             if not self._known(job).phase.is_over:
-                self._record(JobCancelled(identity.user), job, f"cancelled by {identity.user}")
+                self._record(kinds.JobCancelled(identity.user), job, f"cancelled by {identity.user}")
 
     def hold(self, job: int, identity: Identity) -> None:
+        """Take the job's nodes until it is released. Idempotent."""
         with self._facts:
             view = self._live(job)
             if view.phase is not JobPhase.HELD or view.waits:
-                self._record(JobHeld(identity.user), job, f"held by {identity.user}")
+                self._record(kinds.JobHeld(identity.user), job, f"held by {identity.user}")
 
     def release(self, job: int, identity: Identity) -> None:
+        """Let a held job run again. Idempotent."""
         with self._facts:
             if self._live(job).phase is JobPhase.HELD:
-                self._record(JobReleased(identity.user), job, f"released by {identity.user}")
+                self._record(kinds.JobReleased(identity.user), job, f"released by {identity.user}")
 
     def explain(self, subject: str, sight: Visibility) -> Sequence[str]:
+        """Why a job (`job 3`, `3`), node, pilot (`123_4`) or main job (`main-job 99`) has what it has, in lines."""
         loop = self._loop
         asked = subject.removeprefix("main-job ")
         events = self._of_main_job(asked.strip()) if asked != subject else self._latest(EXPLAINED_EVENTS)
@@ -200,11 +185,13 @@ class LoopRequests:
         return explain(subject, loop.views, *seen, events, sight, loop.waiting, delays)
 
     def promise(self, days: int, sight: Visibility) -> PromiseRow:
+        """What the main queue is promised, what that costs, and how it was kept in the last `days`."""
         now = self._clock.now()
         with self._facts:
             return promise_row(self._loop.ledger.promise, self._loop.rules, now - days * DAY_S, now, sight)
 
     def profile(self, job: int) -> ProfileRow:
+        """What is known of how the job scales."""
         loop = self._loop
         with self._facts:
             view, known = loop.views.get(job), loop.ledger.known().get(job)
@@ -213,6 +200,7 @@ class LoopRequests:
         return profile_row(view, known, loop.advice.get(job, ""), loop.rules)
 
     def drain(self, nodes: str, until: float, identity: Identity) -> Sequence[str]:
+        """Keep pilots off `nodes` (Slurm's host list; empty: all) until then, by now to end it; returns the names."""
         snapshot = self._loop.last_snapshot
         if snapshot is None:
             raise Unavailable("Slurm has not been seen yet: ask again in a moment")
@@ -222,29 +210,35 @@ class LoopRequests:
             raise InvalidInput("nodes", f"Slurm knows no {', '.join(unknown[:5])}")
         names = sorted(wanted)
         with self._facts:
-            drain = OperatorRequest("drain", identity.user, tuple(names), until)
+            drain = kinds.OperatorRequest("drain", identity.user, tuple(names), until)
             self._loop.record([Event(self._clock.now(), drain, reason=f"drain by {identity.user}")])
         return names
 
     def ban(self, user: str, uid: int, reason: str, identity: Identity) -> None:
+        """Refuse the user from now on, and end the user's jobs. Idempotent."""
         why = f"banned by {identity.user}: {reason}"
         now = self._clock.now()
         with self._facts:
-            ban = Event(now, OperatorRequest("ban", identity.user, user=user, uid=uid), reason=why)
+            ban = Event(now, kinds.OperatorRequest("ban", identity.user, user=user, uid=uid), reason=why)
             own = [view for view in self._loop.views.values() if view.job.uid == uid and not view.phase.is_over]
             # In one transaction: no job of theirs is left behind.
-            self._loop.record([ban, *(Event(now, JobCancelled(identity.user), v.job.id, reason=why) for v in own)])
+            self._loop.record(
+                [ban, *(Event(now, kinds.JobCancelled(identity.user), v.job.id, reason=why) for v in own)]
+            )
 
     def unban(self, user: str, uid: int, identity: Identity) -> None:
+        """Admit the user again. Idempotent."""
         with self._facts:
             if uid in self._loop.ledger.bans:
-                unban = OperatorRequest("unban", identity.user, user=user, uid=uid)
+                unban = kinds.OperatorRequest("unban", identity.user, user=user, uid=uid)
                 self._loop.record([Event(self._clock.now(), unban, reason=f"admitted again by {identity.user}")])
 
     def bans(self) -> Mapping[int, str]:
+        """Why each banned user id is."""
         return self._loop.ledger.bans
 
     def drains(self) -> Mapping[str, float]:
+        """Until when (Unix seconds) operators keep pilots off each node."""
         with self._facts:
             return self._loop.ledger.drains(self._clock.now())
 

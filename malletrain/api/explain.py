@@ -1,13 +1,12 @@
 """Decisions in words: what `malletraind --dry-run` prints; why a job, node or pilot has what it has, whether a pilot
 ever stood in a main job's way. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
-from malletrain.api.ports import NotFound
+from malletrain.api.roles import NotFound
 from malletrain.api.visibility import Visibility
+from malletrain.domain import event as kinds
 from malletrain.domain.decision import (
     ACTION_NAMES,
     Action,
@@ -19,14 +18,7 @@ from malletrain.domain.decision import (
     StartPilot,
     TopUp,
 )
-from malletrain.domain.event import (
-    ActionIntent,
-    ActionOutcome,
-    Event,
-    MainJobMet,
-    MetricReported,
-    SamplesReported,
-)
+from malletrain.domain.event import Event
 from malletrain.domain.job import JobView
 from malletrain.domain.snapshot import SlurmJob, Snapshot
 from malletrain.loop.trackers.main_jobs import MainJobDelay, head_of
@@ -182,7 +174,7 @@ def _main_job(
     job_id = subject.removeprefix("main-job ").strip()
     rows = [] if snapshot is None else [job for job in snapshot.jobs if is_main_job(job.id, job_id)]
     about = [event for event in events if is_main_job(main_job_of(event), job_id)]
-    met = [event.payload for event in about if isinstance(event.payload, MainJobMet)]
+    met = [event.payload for event in about if isinstance(event.payload, kinds.MainJobMet)]
     users = [row.user for row in rows] or [each.user for each in met if each.user]
     if shown.sight.uid is not None and not (users and all(map(shown.sight.sees_main_job_of, users))):
         raise NotFound(f"{subject}: no job of yours in the main queue has this number now, and none that pilots met")
@@ -210,25 +202,25 @@ def _meeting(event: Event, shown: _Shown) -> Iterator[str]:
     """The line about one event of a main job, from its fields."""
     pilot = _pilot_of(event, shown)
     match event.payload:
-        case ActionIntent(action=LeavePilot() | RecyclePilot()):
+        case kinds.ActionIntent(action=LeavePilot() | RecyclePilot()):
             yield f"  {utc(event.at)} {pilot} was asked to leave {event.node} for it"
-        case MainJobMet(left_at=left_at, started_at=started_at, preempted=preempted) if event.node:
+        case kinds.MainJobMet(left_at=left_at, started_at=started_at, preempted=preempted) if event.node:
             if event.payload.put_off:
                 yield f"  {utc(event.at)} it runs on {event.node} and others, after Slurm had put it off"
                 return
             began = f", which it has since {utc(started_at)}" if started_at is not None else ", which it has then"
             went = "was preempted on" if preempted else "had left"
             yield f"  {utc(event.at if left_at is None else left_at)} {pilot} {went} {event.node}{began}"
-        case MainJobMet(put_off=True):
+        case kinds.MainJobMet(put_off=True):
             yield f"  {utc(event.at)} Slurm has put it off, after it preempted a pilot for one of its parts"
 
 
 def main_job_of(event: Event) -> str:
     """The main job that an event names, or ''."""
     match event.payload:
-        case ActionIntent(action=LeavePilot(main_job=main_job) | RecyclePilot(main_job=main_job)):
+        case kinds.ActionIntent(action=LeavePilot(main_job=main_job) | RecyclePilot(main_job=main_job)):
             return main_job
-        case MainJobMet(main_job=main_job):
+        case kinds.MainJobMet(main_job=main_job):
             return main_job
     return ""
 
@@ -243,12 +235,18 @@ def _pilot_of(event: Event, shown: _Shown) -> str:
 
 
 def _history(shown: _Shown, about: Callable[[Event], bool]) -> Iterator[str]:
-    newest = [e for e in shown.events(about) if not isinstance(e.payload, SamplesReported | MetricReported)][-12:]
+    newest = [
+        e for e in shown.events(about) if not isinstance(e.payload, kinds.SamplesReported | kinds.MetricReported)
+    ][-12:]
     if newest:
         yield "  lately:"
     for event in newest:
         payload = event.payload
-        what = ACTION_NAMES[type(payload.action)] if isinstance(payload, ActionIntent | ActionOutcome) else ""
+        what = (
+            ACTION_NAMES[type(payload.action)]
+            if isinstance(payload, kinds.ActionIntent | kinds.ActionOutcome)
+            else ""
+        )
         where = " ".join(part for part in (event.pilot or "", event.node or "") if part)
         reason = shown.words(event.reason)
         yield f"    {utc(event.at)} {event.kind} {what} {where} {reason}".replace("  ", " ").rstrip()

@@ -1,7 +1,5 @@
 """What is known of a job's scalability, as rows for people. Pure."""
 
-from __future__ import annotations
-
 from malletrain.decide.demand import expected_curve, profile_of
 from malletrain.decide.rules import Rules
 from malletrain.domain.job import JobView
@@ -27,14 +25,8 @@ def profile_row(view: JobView, known: JobKnowledge | None, advice: str, rules: R
     windows = known.windows
     sizes = sorted(set(windows) | {n for n, _ in fit.curve(job.max_nodes).points})
     return ProfileRow(
-        job=job.id,
-        profile=profile,
+        job=job.id, profile=profile,
         sizes=tuple(SizeRow(e.nodes, e.rate, e.low, e.high, windows.get(e.nodes, 0)) for e in fit.at(sizes)),
-        family=fit.family,
-        noise=fit.noise,
-        probe_nodes=known.probe.nodes if known.probe else None,
-        ignored=dict(known.ignored),
-        next=advice,
-        costs=costs,
-        node_class=fit.node_class,
-    )
+        family=fit.family, noise=fit.noise, probe_nodes=known.probe.nodes if known.probe else None,
+        ignored=dict(known.ignored), next=advice, costs=costs, node_class=fit.node_class,
+    )  # fmt: skip

@@ -28,33 +28,22 @@ def promise_row(tracker: PromiseTracker, rules: Rules, since: float, now: float,
     listed = [each for each in delays if sight.sees_main_job_of(each.user)][-MAX_LISTED_JOBS:]
     bounds = sorted({*CURVE_BOUNDS_S, *(() if bound_s is None else (bound_s,))})
     return PromiseRow(
-        stated=stated(rules.promise),
-        arrivals=tracker.arrivals,
-        hour=tracker.hour(now).which,
-        yields=len(times.took_s),
-        freed_median_s=median(times.took_s) if times.took_s else None,
-        cycle_s=times.cycle_s,
-        reserve_nodes=None if held is None else held.nodes,
-        reserve_reason="" if held is None else held.reason,
-        steps_back=tracker.steps_back,
-        stepped_for=tracker.stepped_for,
-        pilot_cap=None if budget is None else budget.cap,
+        stated=stated(rules.promise), arrivals=tracker.arrivals, hour=tracker.hour(now).which,
+        yields=len(times.took_s), freed_median_s=median(times.took_s) if times.took_s else None,
+        cycle_s=times.cycle_s, reserve_nodes=None if held is None else held.nodes,
+        reserve_reason="" if held is None else held.reason, steps_back=tracker.steps_back,
+        stepped_for=tracker.stepped_for, pilot_cap=None if budget is None else budget.cap,
         cap_reason="" if budget is None else budget.reason,
         curve=tuple(PromiseCostRow(*point) for point in tracker.curve(now, bounds)),
-        kept=kept_row(bound_s, kept, begin, now),
-        main_jobs=tuple(delay_row(each, sight) for each in listed),
-    )
+        kept=kept_row(bound_s, kept, begin, now), main_jobs=tuple(delay_row(each, sight) for each in listed),
+    )  # fmt: skip
 
 
 def stated(promise: MainPromise | None) -> dict[str, float]:
     """The promises that are made, by their keys in [promise]; with `chance` where there is any."""
     if promise is None:
         return {}
-    promises = {
-        "main_delay_p95": promise.p95_s,
-        "controller_cycle": promise.cycle_ratio,
-        "chance": CHANCE,
-    }
+    promises = {"main_delay_p95": promise.p95_s, "controller_cycle": promise.cycle_ratio, "chance": CHANCE}
     return {key: value for key, value in promises.items() if value is not None}
 
 
@@ -62,19 +51,12 @@ def kept_row(bound_s: float | None, kept: PromiseKept, since: float, now: float)
     """How it was kept, and with which certainty these jobs show that."""
     soon = None if bound_s is None else kept.jobs - kept.late(bound_s)
     return PromiseKeptRow(
-        since=since,
-        until=now,
-        main_jobs=kept.jobs,
-        met=len(kept.delays_s),
-        delayed=kept.late(0.0),
-        delay_p95_s=kept.delay_p95_s,
-        delay_mean_s=kept.delay_mean_s,
-        longest_s=max(kept.delays_s, default=0.0),
-        bound_s=bound_s,
-        within=None if soon is None or not kept.jobs else soon / kept.jobs,
+        since=since, until=now, main_jobs=kept.jobs, met=len(kept.delays_s), delayed=kept.late(0.0),
+        delay_p95_s=kept.delay_p95_s, delay_mean_s=kept.delay_mean_s, longest_s=max(kept.delays_s, default=0.0),
+        bound_s=bound_s, within=None if soon is None or not kept.jobs else soon / kept.jobs,
         at_least=None if soon is None or not kept.jobs else lower_share(soon, kept.jobs),
         broken=why_broken(bound_s, kept),
-    )
+    )  # fmt: skip
 
 
 def delay_row(delay: MainJobDelay, sight: Visibility) -> MainJobDelayRow:

@@ -3,8 +3,6 @@
 Names follow Prometheus' conventions: base units, `_total` for counters (https://prometheus.io/docs/practices/naming).
 """
 
-from __future__ import annotations
-
 from collections import Counter as Tally
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -12,22 +10,9 @@ from contextlib import contextmanager
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 
 from malletrain import __version__
+from malletrain.domain import event as kinds
 from malletrain.domain.decision import ACTION_NAMES, LeaveCause, LeavePilot, SizingStatus, StartPilot
-from malletrain.domain.event import (
-    ActionIntent,
-    ActionOutcome,
-    Event,
-    GenerationSwitched,
-    PilotEnded,
-    PilotHeld,
-    PilotStarted,
-    PoolCounted,
-    SamplesReported,
-    SizesDecided,
-    SlurmUnavailable,
-    StraysTakenBack,
-    WorkerLost,
-)
+from malletrain.domain.event import Event
 from malletrain.domain.job import JobPhase, JobView, PilotPhase
 from malletrain.loop.ports import Clock
 
@@ -131,34 +116,34 @@ class Metrics:
 
     def _record(self, event: Event) -> None:
         match event.payload:
-            case SizesDecided(status=status):
+            case kinds.SizesDecided(status=status):
                 self._solves.labels(status).inc()
-            case ActionIntent(action=StartPilot()):
+            case kinds.ActionIntent(action=StartPilot()):
                 self._released_at[event.pilot or ""] = event.at
-            case ActionIntent(action=LeavePilot(cause=cause)):
+            case kinds.ActionIntent(action=LeavePilot(cause=cause)):
                 self._leaves.labels(cause).inc()
-            case ActionOutcome(action=action, done=done):
+            case kinds.ActionOutcome(action=action, done=done):
                 self._actions.labels(ACTION_NAMES[type(action)], "yes" if done else "no").inc()
-            case PoolCounted() as pool:
+            case kinds.PoolCounted() as pool:
                 for use in USES:
                     self._nodes.labels(use).set(getattr(pool, use))
-            case PilotStarted(started_at=started_at):
+            case kinds.PilotStarted(started_at=started_at):
                 released = self._released_at.pop(event.pilot or "", None)
                 if released is not None:
                     self._start.observe(max(0.0, (started_at or event.at) - released))
-            case PilotHeld(preempted=preempted) | PilotEnded(preempted=preempted):
+            case kinds.PilotHeld(preempted=preempted) | kinds.PilotEnded(preempted=preempted):
                 self._released_at.pop(event.pilot or "", None)
                 if preempted:
                     self._preemptions.inc()
-            case StraysTakenBack(count=count, failed=failed):
+            case kinds.StraysTakenBack(count=count, failed=failed):
                 self._strays.labels("no" if failed else "yes").inc(count)
-            case WorkerLost():
+            case kinds.WorkerLost():
                 self._lost.inc()
-            case GenerationSwitched(pause_s=pause_s, grew=grew):
+            case kinds.GenerationSwitched(pause_s=pause_s, grew=grew):
                 self._pause.labels("grow" if grew else "shrink").observe(_finite(pause_s))
-            case SamplesReported(samples=samples):
+            case kinds.SamplesReported(samples=samples):
                 self._samples.inc(max(0.0, _finite(samples)))
-            case SlurmUnavailable():
+            case kinds.SlurmUnavailable():
                 self._unavailable.inc()
 
     def show_jobs(self, jobs: Iterable[JobView]) -> None:

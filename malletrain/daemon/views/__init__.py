@@ -1,1 +1,0 @@
-"""What the daemon shows of itself: words, rows and figures."""
