@@ -68,7 +68,9 @@ class PlainYields:
                 return []
             usable = self.on_few_leaves(usable, required, count, part.switches if count > 1 else 0, kept)
             rest = sorted((name for name in usable if name not in required), key=lambda n: self.order(n, kept))
-            picked = self.on_one_leaf((required + rest)[:count], kept.union(required), rest)
+            picked = (required + rest)[:count]
+            if not part.switches:
+                picked = self.on_one_leaf(picked, kept.union(required), rest)
             chosen += self.sparing(picked, required, [name for name in rest if name not in picked])
         return chosen
 
