@@ -24,7 +24,7 @@ from malletrain.decide.multi_node_pilots import (
     task_groups,
     with_co_allocated,
 )
-from malletrain.decide.placement import Ground, place, rank, unfit_nodes
+from malletrain.decide.placement import place, rank, unfit_nodes
 from malletrain.decide.reconcile import find_strays, limit_cuts, start_and_leave, top_ups
 from malletrain.decide.reserve import plan_reserve
 from malletrain.decide.rules import Rules
@@ -235,7 +235,7 @@ def _make_room(draft: Draft) -> None:
 def _place_and_reconcile(draft: Draft, sizes: Mapping[int, int]) -> None:
     """Choose nodes for the sizes, and the actions that lead there."""
     situation, live, now, rules = draft.situation, draft.live, draft.now, draft.rules
-    placement = place(sizes, live, draft.staying, Ground.of(draft), draft.classes)
+    placement = place(draft, sizes)
     waits = start_and_leave(draft, placement)
     ending = draft.given_up | {p.id for pilots in placement.drop.values() for p in pilots}
     draft.actions += [cut for cut in limit_cuts(live, draft.holes, now, rules) if cut.pilot not in ending]
