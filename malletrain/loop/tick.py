@@ -235,7 +235,7 @@ class Loop:
             self.record(Event(self._clock.now(), probe, job, reason=why) for job, probe, why in decided.probes)
             for job, batches in decided.decision.batches.items():
                 self._workers.choose_batches(job, batches)
-            self._record_yields(snapshot, decided.yielded.awaiting)
+            self._record_yields(snapshot, decided.yielded.delayed)
             self._take_back(decided.decision.strays)
             self._workers.climb(scale_up_jobs(situation.views, situation.known, self.rules))
             self._apply(decided.decision.actions)
@@ -253,7 +253,7 @@ class Loop:
         actions, self._yielded = yield_now(
             self._situation(snapshot), self._rules_now(self.ledger.exits.usual_s()), self._memo
         )
-        self._record_yields(snapshot, self._yielded.awaiting)
+        self._record_yields(snapshot, self._yielded.delayed)
         self._apply(actions)
         return bool(actions)
 

@@ -41,9 +41,9 @@ class PlainYields:
                 waited_s = max(0.0, self.now - max([plan.startable[name], *map(yielding._begins_at, group)]))
                 if waited_s % self.rules.claim_again_s > self.rules.claim_patience_s:
                     break
-                plan.given_to.update(dict.fromkeys(chosen, name))  # type: ignore[attr-defined]
+                plan.assigned.update(dict.fromkeys(chosen, name))  # type: ignore[attr-defined]
                 if not pilots.isdisjoint(chosen):
-                    plan.awaiting.setdefault(name, is_behind)  # type: ignore[attr-defined]
+                    plan.delayed.setdefault(name, is_behind)  # type: ignore[attr-defined]
                 if group[0].het_id:
                     plan.at_once.update(dict.fromkeys(chosen, name))  # type: ignore[attr-defined]
                 for node in chosen:
