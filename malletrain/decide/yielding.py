@@ -157,8 +157,8 @@ def _begins_at(job: SlurmJob) -> float:
 
 @dataclass(frozen=True, slots=True)
 class EmptiedNode:
-    """A node that a main job was given. `job`: its id; `whole`: that of its array or heterogeneous job; `free_since`:
-    when a look first showed the node free (Unix seconds), None before."""
+    """A node that a main job was given. `whole`: the number that tasks of its array, or parts of a heterogeneous job,
+    share; `free_since`: when a look first showed the node free (Unix seconds), None before."""
 
     job: str
     whole: int
