@@ -24,7 +24,7 @@ from malletrain.decide.multi_node_pilots import (
     task_groups,
     with_co_allocated,
 )
-from malletrain.decide.placement import Ground, place, rank, unfit_nodes
+from malletrain.decide.placement import place, rank, unfit_nodes
 from malletrain.decide.reconcile import find_strays, limit_cuts, start_and_leave, top_ups
 from malletrain.decide.reserve import plan_reserve
 from malletrain.decide.rules import Rules
@@ -73,11 +73,11 @@ def yield_now(
     """Step 1 alone, for the light looks between two decisions; and whoever should have left by now is ended."""
     (cache or DecisionCache()).look(situation.snapshot)
     views = {j: v for j, v in situation.views.items() if not v.phase.is_over}
-    given = _yields(situation, views, rules)
-    going = [p for _, view in sorted(views.items()) for p in view.staying if p.id in given.leave]
-    actions = overdue_leaves(views, situation.now, given)
-    actions += [leaving_for(pilot, given, situation.now, rules) for pilot in going]
-    return with_co_allocated(actions, views), given
+    yields = _yields(situation, views, rules)
+    going = [p for _, view in sorted(views.items()) for p in view.staying if p.id in yields.leave]
+    actions = overdue_leaves(views, situation.now, yields)
+    actions += [leaving_for(pilot, yields, situation.now, rules) for pilot in going]
+    return with_co_allocated(actions, views), yields
 
 
 def _yields(situation: Situation, live: Mapping[int, JobView], rules: Rules) -> YieldPlan:
@@ -89,9 +89,9 @@ def _yields(situation: Situation, live: Mapping[int, JobView], rules: Rules) -> 
     if fits:
         plan = plan_yields(snapshot, nodes, situation.yielded.startable, now, rules)
     # Which nodes are at hand is asked only of those that nobody is given any more.
-    at_hand = availability(snapshot, nodes, rules) if before.keys() - plan.given_to.keys() else None
+    at_hand = availability(snapshot, nodes, rules) if before.keys() - plan.assigned.keys() else None
     available = at_hand.free | at_hand.coming if at_hand else ()
-    return replace(plan, emptied=emptied_nodes(plan.given_to, before, available, snapshot, now, rules))
+    return replace(plan, emptied=emptied_nodes(plan.assigned, before, available, snapshot, now, rules))
 
 
 def _find_free(draft: Draft) -> None:
@@ -132,7 +132,7 @@ def _changing_hands(draft: Draft) -> frozenset[str]:
     going = [pilot.node for view in draft.live.values() for pilot in view.leaving]
     going += [pilot.node for view in draft.live.values() for pilot in view.staying if pilot.id in draft.given_up]
     among = draft.holes.keys() & going
-    among -= {*draft.yielding.given, *situation.drained, *situation.resting}
+    among -= {*draft.yielding.kept, *situation.drained, *situation.resting}
     return frozenset(
         node
         for node in among
@@ -151,7 +151,7 @@ def _keep_reserve(draft: Draft) -> None:
     if rules.keep_leaves or len(draft.free) < rules.keep_idle:
         mine = {pilot.id for pilot in draft.mine}
         held = [node for node in harvested_by(draft.live) if node.pilot in mine]
-        left = availability(snapshot, held, rules).coming - draft.yielding.given - draft.situation.drained
+        left = availability(snapshot, held, rules).coming - draft.yielding.kept - draft.situation.drained
         # slurmctld, restarted, has not heard of some nodes for seconds: what no pilot holds is as idle as ever.
         unheard = {node.name for node in snapshot.nodes if node.state is NodeState.UNKNOWN} - snapshot.held_names
         left |= {name for name in unheard if rules.may_harvest(name)}
@@ -236,7 +236,7 @@ def _make_room(draft: Draft) -> None:
 def _place_and_reconcile(draft: Draft, sizes: Mapping[int, int]) -> None:
     """Choose nodes for the sizes, and the actions that lead there."""
     situation, live, now, rules = draft.situation, draft.live, draft.now, draft.rules
-    placement = place(sizes, live, draft.staying, Ground.of(draft), draft.classes)
+    placement = place(draft, sizes)
     waits = start_and_leave(draft, placement)
     ending = draft.given_up | {p.id for pilots in placement.drop.values() for p in pilots}
     draft.actions += [cut for cut in limit_cuts(live, draft.holes, now, rules) if cut.pilot not in ending]

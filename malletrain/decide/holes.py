@@ -82,8 +82,7 @@ def _unknown(snapshot: Snapshot, now: float, rules: Rules) -> HoleEnd | None:
 
 def pilot_limit_s(hole: Hole, now: float, rules: Rules) -> float:
     """The time limit of a pilot that starts now in `hole`: whole minutes, since Slurm's limits are, and ended
-    `margin_s` before the hole is. 0 where not even a minute fits, or the hole is shorter than `min_hole_s`.
-    """
+    `margin_s` before the hole is. 0 where not even a minute fits, or the hole is shorter than `min_hole_s`."""
     return limit_s(hole.until - now, rules.min_hole_s, rules.margin_s, rules.max_pilot_s)
 
 

@@ -100,14 +100,14 @@ def leaving(
     return LeavePilot(pilot.job_id, pilot.id, pilot.node, cause, latest, reason, main_job)
 
 
-def leaving_for(pilot: Pilot, given: YieldPlan, now: float, rules: Rules) -> Action:
-    """How a pilot gives up its node to the main job that `given` names for it.
+def leaving_for(pilot: Pilot, yields: YieldPlan, now: float, rules: Rules) -> Action:
+    """How a pilot gives up its node to the main job that `yields` names for it.
 
     For a heterogeneous job all are taken back in one moment (SIGTERM and KillWait, as at preemption): a completing
     node makes backfill wait, but one that runs a pilot beside one that is idle makes it put the job off.
     """
-    main_job = given.leave[pilot.id]
-    if pilot.node in given.at_once and pilot.phase is not PilotPhase.RELEASED:
+    main_job = yields.leave[pilot.id]
+    if pilot.node in yields.at_once and pilot.phase is not PilotPhase.RELEASED:
         return _leaving_at_once(main_job, pilot)
     reason = f"main job {main_job} could start on {pilot.node}"
     return leaving(pilot, LeaveCause.YIELD, now, rules, reason, main_job=main_job)
@@ -129,17 +129,17 @@ def _ago(pilot: Pilot, now: float) -> str:
     return "before the clock was set back" if waited == math.inf else f"{waited:.0f} s ago"
 
 
-def overdue_leaves(views: Mapping[int, JobView], now: float, given: YieldPlan) -> list[Action]:
+def overdue_leaves(views: Mapping[int, JobView], now: float, yields: YieldPlan) -> list[Action]:
     """Pilots that were asked to leave, and whose time to do so is over; at once on nodes that a hetjob is given.
     Where neither the main queue nor staff waits, a checkpoint may still be written within Slurm's KillWait."""
     actions: list[Action] = []
     for pilot in (p for _, view in sorted(views.items()) for p in view.unsettled if p.phase is PilotPhase.LEAVING):
         if pilot.leave_by is not None and (now >= pilot.leave_by or _waited_s(pilot, now) == math.inf):
-            kill = pilot.leave_cause in KILLED_WHEN_LATE or pilot.node in given.given
+            kill = pilot.leave_cause in KILLED_WHEN_LATE or pilot.node in yields.kept
             reason = f"asked to leave {_ago(pilot, now)} ({pilot.reason}) and still there{': killed' if kill else ''}"
             actions.append(RecyclePilot(pilot.job_id, pilot.id, pilot.node, reason, kill=kill))
-        elif pilot.node in given.at_once:
-            actions.append(_leaving_at_once(given.at_once[pilot.node], pilot))
+        elif pilot.node in yields.at_once:
+            actions.append(_leaving_at_once(yields.at_once[pilot.node], pilot))
     return actions
 
 
@@ -297,7 +297,7 @@ def may_complete_in_cycle(plan: BackfillPlan, now: float, rules: Rules) -> bool:
 
 def leave_after_the_cycle(draft: Draft) -> None:
     """Leaves that can wait are put off to the next look where they could cost a main job its backfill cycle."""
-    if not draft.yielding.given or not may_complete_in_cycle(draft.snapshot.plan, draft.now, draft.rules):
+    if not draft.yielding.kept or not may_complete_in_cycle(draft.snapshot.plan, draft.now, draft.rules):
         return
     why = "a main job waits for the backfill cycle that comes first, and the node could still complete then"
     for action in tuple(draft.actions):

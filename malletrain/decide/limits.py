@@ -15,6 +15,7 @@ max_wait_s + n (turn_s + a tick)  whenever the pool holds the nodes of the one w
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -95,14 +96,9 @@ def caps_of_unfit(
 
 def _fair_level(wants: Sequence[int], nodes: int) -> int:
     """The least number of nodes that each user may hold so that, together, they can hold all that they want, or all
-    there are (max-min fairness: progressive filling)."""
-    level, left = 0, nodes
-    for at, want in enumerate(sorted(wants)):
-        share = -(-left // (len(wants) - at))
-        if want >= share:
-            return share
-        level, left = want, left - want
-    return level
+    there are (max-min fairness)."""
+    enough = min(nodes, sum(wants))
+    return bisect_left(range(nodes + 1), enough, key=lambda level: sum(min(want, level) for want in wants))
 
 
 def _most(demands: Sequence[JobDemand], nodes: int) -> int:
@@ -119,14 +115,13 @@ class NodeTimeSpent:
     arriving: Mapping[str, tuple[ArrivingWork, ...]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetTerms:
+class BudgetTerms(NamedTuple):
     """What budgets make of one problem: `caps` for every policy, `left` for policy `budget`, and `refusals` for jobs
     that nothing is left for."""
 
-    caps: tuple[LinearLimit, ...] = ()
-    left: tuple[NodeBudget, ...] = ()
-    refusals: tuple[Refusal, ...] = ()
+    caps: tuple[LinearLimit, ...]
+    left: tuple[NodeBudget, ...]
+    refusals: tuple[Refusal, ...]
 
     def binding(self, sizes: Mapping[int, int]) -> list[str]:
         """The caps that leave no room for another node."""

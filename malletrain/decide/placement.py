@@ -14,7 +14,7 @@ from itertools import groupby
 from malletrain.decide.draft import Draft, Unfit
 from malletrain.decide.multi_node_pilots import keep_whole_tasks
 from malletrain.domain.decision import Hole
-from malletrain.domain.job import JobView, Pilot
+from malletrain.domain.job import Pilot
 from malletrain.domain.requirements import Requirements
 
 
@@ -29,6 +29,7 @@ class Placement:
     short: dict[int, int] = field(default_factory=dict)
     #: Those of `drop` that make room for a job that can run on few nodes, and whose own goes elsewhere: pilot -> why.
     moved: dict[str, str] = field(default_factory=dict)
+    spoken_for: set[str] = field(default_factory=set)  #: nodes that pilots leave, for such a job
 
 
 def rank(hole: Hole, weight: int) -> tuple[float, int, float, str]:
@@ -45,71 +46,29 @@ def cohort_to_take(cohorts: Sequence[tuple[float | None, int]], own: Collection[
     return min(enough, key=lambda at: cohorts[at][1]) if enough else max(places, key=lambda at: cohorts[at][1])
 
 
-@dataclass(frozen=True, slots=True)
-class Ground:
-    """The nodes that sizes are turned into."""
-
-    free: Sequence[Hole] = ()  #: holes that may be started on
-    weights: Mapping[str, int] = field(default_factory=dict)  #: Slurm's node Weight (`rank`)
-    holes: Mapping[str, Hole] = field(default_factory=dict)  #: of the nodes that are held, too
-    coming: Collection[str] = ()  #: nodes that pilots are leaving already
-    slow: Collection[str] = ()  #: pilots whose workers hold up the others
-    #: By job, the nodes that it is not to be given, and those that it cannot have.
-    avoided: Mapping[int, Collection[str]] = field(default_factory=dict)
-    unfit: Mapping[int, Collection[str]] = field(default_factory=dict)
-    class_of: Mapping[str, str] = field(default_factory=dict)  #: of each node, where they are of several
-
-    @staticmethod
-    def of(draft: Draft) -> Ground:
-        """What the draft has."""
-        node, situation = draft.snapshot.node, draft.situation
-        return Ground(
-            draft.free,
-            {hole.node: node[hole.node].weight for hole in draft.free},
-            draft.holes,
-            draft.coming,
-            {each.pilot for found in situation.slow.values() for each in found},
-            situation.avoided,
-            {job: each.nodes for job, each in draft.unfit.items()},
-            draft.class_of,
-        )
-
-    def barred(self, job: int, name: str | None = None) -> set[str]:
-        """The nodes that the job is not given, where it is to be of the class `name`."""
-        others = [node for node, other in self.class_of.items() if other != name] if name is not None else ()
-        return {*self.avoided.get(job, ()), *self.unfit.get(job, ()), *others}
-
-    def of_class(self, pilots: Sequence[Pilot], name: str | None) -> list[Pilot]:
-        """Those on nodes of the class; None: of any."""
-        return [pilot for pilot in pilots if name is None or self.class_of.get(pilot.node) == name]
-
-
-def place(
-    sizes: Mapping[int, int], jobs: Mapping[int, JobView], stays: Mapping[int, Sequence[Pilot]], ground: Ground,
-    classes: Mapping[int, Mapping[str, int]] | None = None,
-) -> Placement:  # fmt: skip
+def place(draft: Draft, sizes: Mapping[int, int]) -> Placement:
     """Turn counts into nodes. Deterministic.
 
-    `stays` are the pilots that may stay, `classes` by job how many nodes of which class its size is made of. Jobs
-    that can have the fewest nodes choose first, then those whose nodes cost most to start, then the lower id.
+    Jobs that can have the fewest nodes choose first, then those whose nodes cost most to start, then the lower id.
     """
-    pool, unfit = _Pool(ground), ground.unfit
-    keep = {job: tuple(stays.get(job, ())) for job in sorted(sizes)}
+    pool, unfit, jobs = _Pool(draft), {job: each.nodes for job, each in draft.unfit.items()}, draft.live
+    keep = {job: tuple(draft.staying.get(job, ())) for job in sorted(sizes)}
     found = Placement(keep, dict.fromkeys(keep, ()), dict.fromkeys(keep, ()))
-    parts = {job: _parts(sizes[job], keep[job], (classes or {}).get(job, {}), ground.class_of) for job in keep}
-    changed = [j for j in keep if any(n != len(ground.of_class(keep[j], name)) for name, n in parts[j])]
+    slow = {each.pilot for workers in draft.situation.slow.values() for each in workers}
+    parts = {job: _parts(draft, sizes[job], keep[job], draft.classes.get(job, {})) for job in keep}
+    changed = [j for j in keep if any(n != len(_of_class(draft, keep[j], name)) for name, n in parts[j])]
     choosy = [unfit[job] for job in changed if job in unfit and sizes[job] > len(keep[job])]
 
     def last_to_go(pilot: Pilot) -> tuple[object, ...]:
         # A pilot that trains is worth more than one that Slurm has not started; the sooner it ends, the less.
         # Not by task: which one of equals is given up must not follow from Slurm's numbers.
-        wanted, slow = any(pilot.node not in nodes for nodes in choosy), pilot.id in ground.slow
-        return slow, pilot.started_at is None, wanted, -(pilot.ends_at or 0.0), pilot.node, pilot.id
+        wanted, is_slow = any(pilot.node not in nodes for nodes in choosy), pilot.id in slow
+        return is_slow, pilot.started_at is None, wanted, -(pilot.ends_at or 0.0), pilot.node, pilot.id
 
     for job in sorted(changed, key=lambda j: (-len(unfit.get(j, ())), -jobs[j].costs.activate_s, j)):
         kept: list[Pilot] = []
         for name, size in parts[job]:
-            mine = ground.of_class(keep[job], name)
+            mine = _of_class(draft, keep[job], name)
             if size < len(mine):
                 ranked = sorted(mine, key=last_to_go)
                 mine = list(keep_whole_tasks(ranked, size))
@@ -117,43 +76,48 @@ def place(
                 found.drop[job] += tuple(pilot for pilot in ranked if pilot.id not in left)
             kept += mine
         keep[job] = tuple(kept)
-        own = {ground.holes[pilot.node].cohort for pilot in kept if pilot.node in ground.holes}
+        own = {draft.holes[pilot.node].cohort for pilot in kept if pilot.node in draft.holes}
         for name, size in parts[job]:
-            wanted = size - len(ground.of_class(kept, name))
-            taken = pool.take(wanted, own, ground.barred(job, name))
+            wanted = size - len(_of_class(draft, kept, name))
+            taken = pool.take(job, wanted, own, name)
             found.take[job] += tuple(taken)
             if wanted > len(taken):
                 found.short[job] = found.short.get(job, 0) + wanted - len(taken)
-    if found.short:
-        _make_way(found, jobs, ground, pool)
+    for job in sorted(found.short.keys() & unfit.keys()):
+        _make_way(found, job, unfit[job], draft, pool)
     return found
 
 
-def _make_way(found: Placement, jobs: Mapping[int, JobView], ground: Ground, pool: _Pool) -> None:
+def _make_way(found: Placement, job: int, unfit: Collection[str], draft: Draft, pool: _Pool) -> None:
     """Nodes that a short job can have are given up for free ones, which it cannot have."""
-    going = {*ground.coming, *(pilot.node for pilots in found.drop.values() for pilot in pilots)}
-    for job in sorted(found.short.keys() & ground.unfit.keys()):
-        unfit = ground.unfit[job]
-        usable = sorted(going.difference(unfit))[: found.short[job]]
-        going.difference_update(usable)
-        lacking = found.short[job] - len(usable)
-        for other in sorted(found.keep.keys() - found.short.keys()):
-            theirs = () if jobs[other].co_allocated else found.keep[other]
-            for pilot in [each for each in theirs if each.node not in unfit][:lacking]:
-                elsewhere = pool.take(1, (), ground.barred(other))
-                if not elsewhere:
-                    break
-                found.keep[other] = tuple(each for each in found.keep[other] if each is not pilot)
-                found.drop[other] += (pilot,)
-                found.take[other] += tuple(elsewhere)
-                found.moved[pilot.id] = f"job {other} moves to {elsewhere[0].node}: job {job} can run on few nodes"
-                lacking -= 1
+    going = {*draft.coming, *(pilot.node for pilots in found.drop.values() for pilot in pilots)} - found.spoken_for
+    usable = sorted(going.difference(unfit))[: found.short[job]]
+    found.spoken_for.update(usable)
+    lacking = found.short[job] - len(usable)
+    for other in sorted(found.keep.keys() - found.short.keys()):
+        theirs = () if draft.live[other].co_allocated else found.keep[other]
+        for pilot in [each for each in theirs if each.node not in unfit][:lacking]:
+            elsewhere = pool.take(other, 1)
+            if not elsewhere:
+                break
+            found.keep[other] = tuple(each for each in found.keep[other] if each is not pilot)
+            found.drop[other] += (pilot,)
+            found.spoken_for.add(pilot.node)
+            found.take[other] += tuple(elsewhere)
+            found.moved[pilot.id] = f"job {other} moves to {elsewhere[0].node}: job {job} can run on few nodes"
+            lacking -= 1
+
+
+def _of_class(draft: Draft, pilots: Sequence[Pilot], name: str | None) -> list[Pilot]:
+    """Those on nodes of the class; None: of any."""
+    return [pilot for pilot in pilots if name is None or draft.class_of.get(pilot.node) == name]
 
 
 def _parts(
-    size: int, keep: Sequence[Pilot], of_classes: Mapping[str, int], class_of: Mapping[str, str]
+    draft: Draft, size: int, keep: Sequence[Pilot], of_classes: Mapping[str, int]
 ) -> list[tuple[str | None, int]]:
     """How many nodes of which class a job is to have; of any class where that is not said."""
+    class_of = draft.class_of
     if not class_of or (size and sum(of_classes.values()) != size) or any(p.node not in class_of for p in keep):
         return [(None, size)]
     return [(name, of_classes.get(name, 0)) for name in sorted(set(class_of.values()))]
@@ -196,15 +160,18 @@ def unfit_nodes(draft: Draft) -> dict[int, Unfit]:
 class _Pool:
     """Free holes, best first."""
 
-    def __init__(self, ground: Ground) -> None:
-        ranks = [(rank(hole, ground.weights.get(hole.node, 1)), hole) for hole in ground.free]
-        self._free = sorted(ranks, key=lambda ranked: ranked[0])
+    def __init__(self, draft: Draft) -> None:
+        node = draft.snapshot.node
+        ranks = [(rank(hole, node[hole.node].weight), hole) for hole in draft.free]
+        self._free, self._draft = sorted(ranks, key=lambda ranked: ranked[0]), draft
 
-    def take(self, wanted: int, own: Collection[float | None], barred: Collection[str]) -> list[Hole]:
-        """Up to `wanted` holes, none on nodes that are `barred`: of those about equally good, cohorts of nodes that
-        the job has (`own` cohorts), then from as few cohorts as will do, each the smallest that does."""
-        taken: list[Hole] = []
-        mine = {*own} - {None}
+    def take(self, job: int, wanted: int, own: Collection[float | None] = (), name: str | None = None) -> list[Hole]:
+        """Up to `wanted` holes that the job may have, of the class `name`: of those about equally good, cohorts of
+        nodes that it has (`own`), then from as few cohorts as will do, each the smallest that does."""
+        draft, taken, mine = self._draft, list[Hole](), {*own} - {None}
+        barred = {*draft.situation.avoided.get(job, ()), *(draft.unfit[job].nodes if job in draft.unfit else ())}
+        if name is not None:
+            barred |= {node for node, other in draft.class_of.items() if other != name}
         may = (each for each in self._free if each[1].node not in barred) if wanted > 0 else ()
         for _, alike in groupby(may, key=lambda ranked: ranked[0][:2]):
             groups = [list(group) for _, group in groupby((hole for _, hole in alike), key=lambda hole: hole.cohort)]

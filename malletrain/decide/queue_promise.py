@@ -131,11 +131,10 @@ class YieldTimes(NamedTuple):
 
 
 class PromisedReserve(NamedTuple):
-    """`nodes` stay idle, for `reason`; at least the share `expected` of main jobs finds its nodes there."""
+    """`nodes` stay idle, for `reason`."""
 
     nodes: int
     reason: str
-    expected: float
 
 
 def lower_share(hits: int, of: int, chance: float = CHANCE) -> float:
@@ -161,9 +160,9 @@ def promised_reserve(
     words = f"[promise] main_delay_p95 = {bound_s:g} s with a chance of {CHANCE:.0%}"
     words += f", {back} steps stricter since it was not kept lately" if back else ""
     if share <= 0.0:
-        return PromisedReserve(0, f"{words}: pilots leave quickly enough without a reserve", 0.0)
+        return PromisedReserve(0, f"{words}: pilots leave quickly enough without a reserve")
     if not needed and not hour.demands:
-        return PromisedReserve(at_hand, f"{words}: no main job's arrival is known yet, so all nodes stay idle", 1.0)
+        return PromisedReserve(at_hand, f"{words}: no main job's arrival is known yet, so all nodes stay idle")
     low, high = 0, at_hand
     while low < high:
         middle = (low + high) // 2
@@ -171,10 +170,10 @@ def promised_reserve(
             high = middle
         else:
             low = middle + 1
-    found = lower_share(bisect_right(needed, low), len(needed)) if low < at_hand else 1.0
+    found = lower_share(bisect_right(needed, low), len(needed))
     seen = f"{len(needed)} jobs {hour.which} that {at_hand} nodes do for"
     shown = f"at least {found:.1%} do by {seen}" if low < at_hand else f"{seen} show no smaller reserve that does it"
-    return PromisedReserve(low, f"{words}: {share:.1%} of jobs must find nodes idle, and {shown}", found)
+    return PromisedReserve(low, f"{words}: {share:.1%} of jobs must find nodes idle, and {shown}")
 
 
 def reserve_curve(
@@ -249,7 +248,7 @@ def with_trial_pilot(
     ):
         return held
     why = "but for one node, by which it is learnt how long pilots take to leave"
-    return PromisedReserve(at_hand - 1, f"{held.reason}; {why}", held.expected)
+    return PromisedReserve(at_hand - 1, f"{held.reason}; {why}")
 
 
 def harmless_cycle_s(cycles_per_minute: float | None) -> float:

@@ -30,15 +30,8 @@ from malletrain.decide.rules import Rules
 from malletrain.domain.decision import Action, Decision, LeaveCause, RecyclePilot, StartPilot
 from malletrain.domain.event import ProbeBegun, ProbeEnded
 from malletrain.domain.job import Elastic, JobView, PilotPhase, Profile
-from malletrain.learn.advisor import (
-    MAX_EXPLORATION_FACTOR,
-    TRYING,
-    Advice,
-    Candidate,
-    JobKnowledge,
-    advise,
-    max_explored_size,
-)
+from malletrain.learn import advisor
+from malletrain.learn.advisor import Advice, JobKnowledge
 from malletrain.learn.batch_choice import chosen_batches
 from malletrain.learn.class_curves import class_speeds
 from malletrain.sizing.knapsack import best_price
@@ -223,7 +216,7 @@ def within_reach(
     Where some of the `nodes` could not be used then, sizes twice as far off are let in, and so on: nodes that nobody
     else can have are tried at no cost to others."""
     share = -(-nodes // max(1, len(demands)))
-    factor, widest = MAX_EXPLORATION_FACTOR, sum(demand.max for demand in demands.values())
+    factor, widest = advisor.MAX_EXPLORATION_FACTOR, sum(demand.max for demand in demands.values())
     while True:
         found = [
             _within(demand, views[job], known[job], share, factor, rules) if job in known else demand
@@ -241,7 +234,7 @@ def _within(
     profile, fresh = profile_of(view, rules), known.fit is None and known.prior_jobs is None
     if profile in (Profile.NONE, Profile.GIVEN) or (profile is Profile.DOWNWARD and fresh):
         return demand  # downward is from large to small
-    most = min(demand.max, max_explored_size(known, demand.min, demand.current, share, factor))
+    most = min(demand.max, advisor.max_explored_size(known, demand.min, demand.current, share, factor))
     return replace(demand, max=most, sizes=tuple(k for k in demand.sizes if k <= most) or demand.sizes[:1])
 
 
@@ -255,12 +248,12 @@ def advice_for(
         for demand in problem.jobs
         if int(demand.id) in known
     ]
-    if not any(c.profile in TRYING and (c.known.fit or c.known.probe) for c in candidates):
+    if not any(c.profile in advisor.TRYING and (c.known.fit or c.known.probe) for c in candidates):
         return Advice(reasons={c.id: "not measured yet: its first size will be" for c in candidates})
     price = 0.0
     if problem.horizon_s:
         price = best_price(value_table(problem, cache), problem.nodes).node / problem.horizon_s
-    return advise(candidates, price, problem.nodes, problem.horizon_s, now, rules.probing, problem.alpha)
+    return advisor.advise(candidates, price, problem.nodes, problem.horizon_s, now, rules.probing, problem.alpha)
 
 
 def with_advice(problem: Problem, advice: Advice) -> Problem:
@@ -304,20 +297,14 @@ def scale_up_jobs(views: Mapping[int, JobView], known: Mapping[int, JobKnowledge
     return frozenset(job for _, job in found.values())
 
 
-def _candidate(demand: JobDemand, view: JobView, known: JobKnowledge, nodes: int, rules: Rules) -> Candidate:
+def _candidate(demand: JobDemand, view: JobView, known: JobKnowledge, nodes: int, rules: Rules) -> advisor.Candidate:
     rate, total = view.curve.throughput(demand.current) if view.curve else 0.0, view.job.total_samples
-    left = None if total is None or rate <= 0 else max(0.0, total - view.samples_done) / rate
-    return Candidate(
-        id=view.job.id,
-        current=demand.current,
-        sizes=tuple(permitted_sizes(demand, nodes)[1:].tolist()),
-        curve=demand.curve,
-        weight=max(demand.weight, 1e-9),
-        costs=view.costs,
-        known=known,
-        profile=profile_of(view, rules),
-        left_s=left,
-    )
+    left_s = None if total is None or rate <= 0 else max(0.0, total - view.samples_done) / rate
+    return advisor.Candidate(
+        id=view.job.id, current=demand.current, sizes=tuple(permitted_sizes(demand, nodes)[1:].tolist()),
+        curve=demand.curve, weight=max(demand.weight, 1e-9), costs=view.costs, known=known,
+        profile=profile_of(view, rules), left_s=left_s,
+    )  # fmt: skip
 
 
 #: Most nodes that a job avoids for slow workers at a time, as a part of its nodes; one always may.

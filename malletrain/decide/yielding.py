@@ -28,19 +28,19 @@ class YieldPlan:
     leave: Mapping[str, str] = field(default_factory=dict)  #: pilot -> the main job that is given its node
     claimed: Mapping[str, str] = field(default_factory=dict)  #: free node -> the main job that it is kept for
     startable: Mapping[str, float] = field(default_factory=dict)  #: main job that could start now -> since when
-    given_to: Mapping[str, str] = field(default_factory=dict)  #: every such node, also those that are coming free
+    assigned: Mapping[str, str] = field(default_factory=dict)  #: every such node, also those that are coming free
     #: Main jobs that could start now but for pilots, which leave their nodes or are asked to -> whether a better job
     #: waits that cannot start, so that only backfill starts it.
-    awaiting: Mapping[str, bool] = field(default_factory=dict)
+    delayed: Mapping[str, bool] = field(default_factory=dict)
     #: Node -> the heterogeneous job that is given it. Slurm puts such a job off for minutes when it finds some of its
     #: nodes idle and has to preempt for others, so all are given back in the same moment.
     at_once: Mapping[str, str] = field(default_factory=dict)
     emptied: Mapping[str, EmptiedNode] = field(default_factory=dict)  #: what main jobs were given and may still use
 
     @property
-    def given(self) -> frozenset[str]:
+    def kept(self) -> frozenset[str]:
         """Every node that is kept for a main job, also those that are coming free."""
-        return frozenset(self.given_to).union(self.emptied)
+        return frozenset(self.assigned).union(self.emptied)
 
 
 def plan_yields(
@@ -157,8 +157,8 @@ def _begins_at(job: SlurmJob) -> float:
 
 @dataclass(frozen=True, slots=True)
 class EmptiedNode:
-    """A node that a main job was given. `job`: its id; `whole`: that of its array or heterogeneous job; `free_since`:
-    when a look first showed the node free (Unix seconds), None before."""
+    """A node that a main job was given. `whole`: the number that tasks of its array, or parts of a heterogeneous job,
+    share; `free_since`: when a look first showed the node free (Unix seconds), None before."""
 
     job: str
     whole: int

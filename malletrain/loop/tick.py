@@ -236,7 +236,7 @@ class Loop:
             self.record(Event(self._clock.now(), probe, job, reason=why) for job, probe, why in decided.probes)
             for job, batches in decided.decision.batches.items():
                 self._workers.choose_batches(job, batches)
-            self.record(self.ledger.main_jobs.yields(decided.yielded.awaiting, snapshot, self._clock.now()))
+            self.record(self.ledger.main_jobs.yields(decided.yielded.delayed, snapshot, self._clock.now()))
             self._take_back(decided.decision.strays)
             self._workers.climb(scale_up_jobs(situation.views, situation.known, self.rules))
             self._apply(decided.decision.actions)
@@ -254,7 +254,7 @@ class Loop:
         actions, self._yielded = yield_now(
             self._situation(snapshot), self._rules_now(self.ledger.exits.usual_s()), self._memo
         )
-        self.record(self.ledger.main_jobs.yields(self._yielded.awaiting, snapshot, self._clock.now()))
+        self.record(self.ledger.main_jobs.yields(self._yielded.delayed, snapshot, self._clock.now()))
         self._apply(actions)
         return bool(actions)
 

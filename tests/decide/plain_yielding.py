@@ -41,9 +41,9 @@ class PlainYields:
                 waited_s = max(0.0, self.now - max([plan.startable[name], *map(yielding._begins_at, group)]))
                 if waited_s % self.rules.claim_again_s > self.rules.claim_patience_s:
                     break
-                plan.given_to.update(dict.fromkeys(chosen, name))  # type: ignore[attr-defined]
+                plan.assigned.update(dict.fromkeys(chosen, name))  # type: ignore[attr-defined]
                 if not pilots.isdisjoint(chosen):
-                    plan.awaiting.setdefault(name, is_behind)  # type: ignore[attr-defined]
+                    plan.delayed.setdefault(name, is_behind)  # type: ignore[attr-defined]
                 if group[0].het_id:
                     plan.at_once.update(dict.fromkeys(chosen, name))  # type: ignore[attr-defined]
                 for node in chosen:
@@ -68,7 +68,9 @@ class PlainYields:
                 return []
             usable = self.on_few_leaves(usable, required, count, part.switches if count > 1 else 0, kept)
             rest = sorted((name for name in usable if name not in required), key=lambda n: self.order(n, kept))
-            picked = self.on_one_leaf((required + rest)[:count], kept.union(required), rest)
+            picked = (required + rest)[:count]
+            if not part.switches:
+                picked = self.on_one_leaf(picked, kept.union(required), rest)
             chosen += self.sparing(picked, required, [name for name in rest if name not in picked])
         return chosen
 

@@ -233,7 +233,7 @@ def test_what_is_emptied_anyway_serves_the_next_main_job() -> None:
     second = replace(snapshot, jobs=(*snapshot.jobs, main_job(2, count=3)))
     answer = plan_yields(second, held, {}, START, RULES)
     assert {task_of(pilot) for pilot in answer.leave} == {"9_0"}
-    assert answer.given == frozenset(f"h{n}" for n in range(4))
+    assert answer.kept == frozenset(f"h{n}" for n in range(4))
 
 
 def test_when_one_worker_is_gone_the_others_leave_and_the_last_gives_the_nodes_back() -> None:

@@ -25,7 +25,7 @@ MOST_S = 1.0
 def test_a_burst_of_waiting_jobs_that_fit_is_decided_at_once(waiting: str, leaf: int, width: int) -> None:
     snapshot, harvested = burst(4000, waiting, leaf, width)
     began = time.process_time()
-    given = plan_yields(snapshot, harvested, {}, START, RULES).given
+    given = plan_yields(snapshot, harvested, {}, START, RULES).kept
     assert time.process_time() - began < MOST_S
     assert len(given) >= 499
 
@@ -37,7 +37,7 @@ def test_tasks_of_an_array_are_not_looked_at_one_by_one(waiting: str, leaf: int)
     least_s = float("inf")
     for _ in range(3):
         began = time.process_time()
-        assert len(plan_yields(snapshot, harvested, {}, START, RULES).given) == 10_000
+        assert len(plan_yields(snapshot, harvested, {}, START, RULES).kept) == 10_000
         least_s = min(least_s, time.process_time() - began)
     assert least_s < 0.2, "a tenth of a second at most; one by one a third to three quarters"
 
@@ -50,7 +50,7 @@ def test_jobs_of_other_limits_cost_little_where_each_has_a_planned_start() -> No
     ]
     snapshot = replace(snapshot, jobs=(*snapshot.holding, *rows))
     began = time.process_time()
-    assert len(plan_yields(snapshot, harvested, {}, BURST_AT, RULES).given) == 500
+    assert len(plan_yields(snapshot, harvested, {}, BURST_AT, RULES).kept) == 500
     assert time.process_time() - began < MOST_S
 
 
@@ -149,7 +149,7 @@ def test_what_a_job_is_given_it_may_have_and_has_alone() -> None:
         of_pilot = {each.pilot: each.node for each in harvested}
         pairs = [*plan.claimed.items(), *((of_pilot[pilot], name) for pilot, name in plan.leave.items())]
         assert len({node for node, _ in pairs}) == len(pairs), seed
-        assert {node for node, _ in pairs} <= plan.given, seed
+        assert {node for node, _ in pairs} <= plan.kept, seed
         for node, name in pairs:
             parts = [job for job in rows.values() if job.id == name or (rows[name].het_id or 0) == job.het_id]
             assert any(_may_have(part, node, parts, snapshot) for part in parts), (seed, node, name)
@@ -197,5 +197,5 @@ def test_the_cheapest_nodes_are_given_where_no_leaf_and_no_task_says_otherwise()
             for node in snapshot.nodes
             if "a" in node.features
         )
-        given = _plan(snapshot, harvested).given
+        given = _plan(snapshot, harvested).kept
         assert given == (frozenset(name for *_, name in usable[:3]) if len(usable) >= 3 else frozenset()), seed

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.decide.placement import Ground, Placement, place, rank
+from malletrain.decide.demand import DecisionCache
+from malletrain.decide.draft import Draft, Situation
+from malletrain.decide.placement import Placement, place, rank
 from malletrain.domain.decision import Hole
 from malletrain.domain.job import JobPhase, JobView, Pilot, PilotPhase, ResizeCosts
-from tests.world import START, job
+from malletrain.domain.snapshot import Snapshot
+from malletrain.sizing.registry import policy
+from tests.world import RULES, START, job, node
 
 
 def hole(name: str, lasts: float = 3600.0, cohort: float | None = None) -> Hole:
@@ -25,6 +31,16 @@ def view(job_id: int, pilots: tuple[Pilot, ...] = (), costs: ResizeCosts | None 
     return JobView(job(job_id, most=64), JobPhase.RUNNING, {p.id: p for p in pilots}, costs=costs or ResizeCosts())
 
 
+def placed(
+    sizes: Mapping[int, int], views: Mapping[int, JobView], stays: Mapping[int, Sequence[Pilot]],
+    free: Sequence[Hole] = (), weights: Mapping[str, int] | None = None, held: Mapping[str, Hole] | None = None,
+) -> Placement:  # fmt: skip
+    rows = tuple(replace(node(each.node), weight=(weights or {}).get(each.node, 1)) for each in free)
+    draft = Draft(Situation(Snapshot(START, rows, ()), views, START), policy("auto"), RULES, DecisionCache())
+    draft.free, draft.holes, draft.staying = list(free), held or {}, dict(stays)
+    return place(draft, sizes)
+
+
 def nodes(placement: Placement, job_id: int) -> set[str]:
     return {h.node for h in placement.take[job_id]}
 
@@ -32,7 +48,7 @@ def nodes(placement: Placement, job_id: int) -> set[str]:
 def test_dear_jobs_take_the_holes_that_last() -> None:
     views = {1: view(1), 2: view(2, costs=ResizeCosts(60.0, 20.0, 10.0))}
     free = [hole("short", 100.0), hole("long", 5000.0)]
-    found = place({1: 1, 2: 1}, views, {}, Ground(free))
+    found = placed({1: 1, 2: 1}, views, {}, free)
     assert (nodes(found, 2), nodes(found, 1)) == ({"long"}, {"short"})
 
 
@@ -40,7 +56,7 @@ def test_cohorts_are_kept_whole() -> None:
     """Jobs of 3, 2 and 3 nodes, cohorts of 2, 3 and 3: each job gets one whole."""
     free = [hole(f"{c}{i}", cohort=float(c)) for c, size in ((3, 2), (2, 3), (1, 3)) for i in range(size)]
     views = {j: view(j) for j in (1, 2, 3)}
-    found = place({1: 3, 2: 2, 3: 3}, views, {}, Ground(free))
+    found = placed({1: 3, 2: 2, 3: 3}, views, {}, free)
     for job_id in views:
         assert len({h.cohort for h in found.take[job_id]}) == 1
 
@@ -49,19 +65,19 @@ def test_the_cohort_of_what_a_job_has_comes_first() -> None:
     own = pilot(1, 0, "a0")
     free = [hole("b0", cohort=1.0), hole("a1", cohort=2.0)]
     held = {"a0": hole("a0", cohort=2.0)}
-    found = place({1: 2}, {1: view(1, (own,))}, {1: [own]}, Ground(free, holes=held))
+    found = placed({1: 2}, {1: view(1, (own,))}, {1: [own]}, free, held=held)
     assert nodes(found, 1) == {"a1"}
 
 
 def test_of_like_holes_the_node_that_slurm_prefers_least_is_taken() -> None:
     free = [hole("light", 900.0), hole("heavy", 900.0), hole("brief", 100.0)]
-    found = place({1: 1}, {1: view(1)}, {}, Ground(free, {"light": 1, "heavy": 5, "brief": 9}))
+    found = placed({1: 1}, {1: view(1)}, {}, free, {"light": 1, "heavy": 5, "brief": 9})
     assert nodes(found, 1) == {"heavy"}
 
 
 def test_shrinking_gives_up_what_ends_first() -> None:
     long, limited = pilot(1, 0, "long"), pilot(1, 1, "limited", START + 50)
-    found = place({1: 1}, {1: view(1, (long, limited))}, {1: [long, limited]}, Ground())
+    found = placed({1: 1}, {1: view(1, (long, limited))}, {1: [long, limited]})
     assert (found.keep[1], found.drop[1]) == ((long,), (limited,))
 
 
@@ -89,7 +105,7 @@ def test_no_node_twice_and_what_is_held_stays(
     views = {j: view(j, tuple(stays[j])) for j in sizes}
     held = {p.node: hole(p.node, 500.0, 1.0) for pilots in stays.values() for p in pilots}
 
-    found = place(sizes, views, stays, Ground(free, weights, held))
+    found = placed(sizes, views, stays, free, weights, held)
 
     taken = [h.node for j in sizes for h in found.take[j]]
     assert len(set(taken)) == len(taken)
@@ -100,7 +116,7 @@ def test_no_node_twice_and_what_is_held_stays(
         assert len(found.keep[j]) + len(found.take[j]) + found.short.get(j, 0) == size
     if found.short:
         assert len(taken) == len(free), "nodes lack only when none is left"
-    again = place(dict(reversed(sizes.items())), views, stays, Ground(free[::-1], weights, held))
+    again = placed(dict(reversed(sizes.items())), views, stays, free[::-1], weights, held)
     assert repr(again.take) == repr(found.take) or again.take == found.take
 
 
@@ -108,7 +124,7 @@ def test_no_node_twice_and_what_is_held_stays(
 def test_better_holes_are_never_left_for_worse(given_holes: list[tuple[float | None, int, int]], wanted: int) -> None:
     free = [hole(f"n{i}", e or 0.0, float(c)) for i, (e, c, _) in enumerate(given_holes)]
     weights = {f"n{i}": w for i, (_, _, w) in enumerate(given_holes)}
-    found = place({1: wanted}, {1: view(1)}, {}, Ground(free, weights))
+    found = placed({1: wanted}, {1: view(1)}, {}, free, weights)
     took = [rank(h, weights[h.node])[:2] for h in found.take[1]]
     left = [rank(h, weights[h.node])[:2] for h in free if h not in found.take[1]]
     assert all(a <= b for a, b in itertools.product(took, left))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from malletrain.decide.queue_promise import PromisedReserve, PromiseKept, YieldTimes, with_trial_pilot
 
 BOUND_S = 2.0
-ALL = PromisedReserve(16, "all nodes", 1.0)
+ALL = PromisedReserve(16, "all nodes")
 
 
 def test_one_node_where_one_late_job_does_not_break_the_promise() -> None:
@@ -40,7 +40,7 @@ def test_one_slow_pilot_is_not_the_last_word() -> None:
     bound_s=st.floats(0.1, 60.0), jobs=st.integers(0, 2000), at_hand=st.integers(0, 20),
 )  # fmt: skip
 def test_even_the_slowest_leave_keeps_the_promise(bound_s: float, jobs: int, at_hand: int) -> None:
-    held = PromisedReserve(at_hand, "", 1.0)
+    held = PromisedReserve(at_hand, "")
     found = with_trial_pilot(held, bound_s, YieldTimes(), at_hand, PromiseKept(jobs))
     assert held.nodes - 1 <= found.nodes <= held.nodes
     if found != held:

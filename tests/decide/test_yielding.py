@@ -164,7 +164,7 @@ def test_a_job_that_asks_for_two_leaves_gets_nodes_of_no_more() -> None:
     snapshot, harvested = world(4, 4, main_job(1, count=4, switches=2))
     snapshot = _on_leaves(snapshot, a="h0 i0", b="h1 i1", c="h2 i2", d="h3 i3")
     answer = plan_yields(snapshot, harvested, {}, START, RULES)
-    assert {snapshot.leaves[name] for name in answer.given} == {"a", "b"}
+    assert {snapshot.leaves[name] for name in answer.kept} == {"a", "b"}
 
 
 def test_where_no_leaf_is_wide_enough_any_nodes_are_given() -> None:
@@ -179,12 +179,12 @@ def test_main_jobs_that_pilots_stand_in_the_way_of_are_named_and_whether_only_ba
     leaving = SlurmJob(id="9_7", raw_id=907, nodes=("c0",), **PILOT)  # type: ignore[arg-type]
     short, alone = main_job(2, count=1, limit_s=60.0), main_job(2, count=2, limit_s=60.0)
     snapshot, harvested = world(1, 0, blocked, short)
-    assert plan_yields(snapshot, harvested, {}, START, RULES).awaiting == {"2": True}
+    assert plan_yields(snapshot, harvested, {}, START, RULES).delayed == {"2": True}
     snapshot, harvested = world(1, 0, alone, leaving)
     snapshot = replace(snapshot, nodes=(*snapshot.nodes, node("c0", NodeState.ALLOCATED)))
-    assert plan_yields(snapshot, harvested, {}, START, RULES).awaiting == {"2": False}
+    assert plan_yields(snapshot, harvested, {}, START, RULES).delayed == {"2": False}
     snapshot, harvested = world(1, 2, alone)
-    assert plan_yields(snapshot, harvested, {}, START, RULES).awaiting == {}, "idle nodes suffice"
+    assert plan_yields(snapshot, harvested, {}, START, RULES).delayed == {}, "idle nodes suffice"
 
 
 def test_a_job_that_asks_for_no_leaf_finds_one_all_the_same() -> None:
@@ -192,7 +192,7 @@ def test_a_job_that_asks_for_no_leaf_finds_one_all_the_same() -> None:
     snapshot = _on_leaves(snapshot, a="h0 h3", b="h1 h4 h5", c="h2")
     harvested = [replace(each, cost=1.0 + each.cost / 10) for each in harvested]
     answer = plan_yields(snapshot, harvested, {}, START, RULES)
-    assert answer.given == {"h1", "h4", "h5"}
+    assert answer.kept == {"h1", "h4", "h5"}
 
 
 def test_pilots_that_cost_training_much_more_stay_wherever_they_are() -> None:
@@ -200,7 +200,7 @@ def test_pilots_that_cost_training_much_more_stay_wherever_they_are() -> None:
     snapshot = _on_leaves(snapshot, a="h0", b="h1", c="h2 h3")
     # Each of a job of its own, which loses all that it has; the two on one leaf are of a job that weighs ten times.
     costs = [replace(each, job_id=n, cost=1.0 if n < 2 else 10.0) for n, each in enumerate(harvested)]
-    assert plan_yields(snapshot, costs, {}, START, RULES).given == {"h0", "h1"}
+    assert plan_yields(snapshot, costs, {}, START, RULES).kept == {"h0", "h1"}
 
 
 @given(

@@ -142,7 +142,7 @@ class MainJobsMet:
                 _note(self._noted, main_job)
 
     def yields(self, main_jobs: Mapping[str, bool], snapshot: Snapshot, now: float) -> list[Event]:
-        """Those of the main jobs that wait for pilots to leave, as in `YieldPlan.awaiting`, which are not in the
+        """Those of the main jobs that wait for pilots to leave, as in `YieldPlan.delayed`, which are not in the
         journal yet."""
         wanted = main_jobs.keys() - self._noted.keys()
         if not wanted:
