@@ -1,4 +1,4 @@
-"""A script for DistributedDataParallel whose loop stays as it is: rank 0 prints, the rate warms up by steps.
+"""A script for DistributedDataParallel whose loop stays as it is: the main worker prints, the rate warms up by steps.
 
 After pytorch/examples, distributed/ddp-tutorial-series/multigpu.py (https://github.com/pytorch/examples). Licence of
 the original: BSD-3-Clause.
@@ -13,7 +13,6 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 
 from malletrain import elastic
-from malletrain.elastic import distributed as dist
 
 
 def main() -> None:
@@ -23,10 +22,10 @@ def main() -> None:
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 20))
 
-    dist.init_process_group("gloo")
     given = DataLoader(train, batch_size=options.batch_size, shuffle=True)
     model, loader = elastic.ddp(net, optimizer, given)
-    loader.session.track(scheduler=scheduler)
+    s = loader.session
+    s.track(scheduler=scheduler)
     for epoch in loader.epochs(options.epochs):
         total = torch.zeros(())
         for images, target in loader:
@@ -37,10 +36,10 @@ def main() -> None:
             optimizer.step()
             scheduler.step()
             total += loss.detach()
-        dist.all_reduce(total, op=dist.ReduceOp.AVG)
-        if dist.get_rank() == 0:
-            print(f"epoch {epoch + 1}: {total.item() / len(loader):.4f}", flush=True)
-    dist.destroy_process_group()
+        mean = s.agree(total.item()) / len(loader)
+        if s.is_main:
+            print(f"epoch {epoch + 1}: {mean:.4f}", flush=True)
+    s.finish()
 
 
 if __name__ == "__main__":

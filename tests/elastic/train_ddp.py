@@ -18,7 +18,6 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, DistributedSampler, Sampler, TensorDataset
 
 from malletrain import elastic
-from malletrain.elastic import distributed as dist
 from malletrain.elastic.adapters.ddp import ElasticLoader
 
 HOME = Path(os.environ.get("MALLETRAIN_TEST_DIR", "."))
@@ -41,7 +40,6 @@ def tick(steps: int) -> None:
 
 
 def usual() -> None:
-    dist.init_process_group("gloo")
     given = DataLoader(train, batch_size=BATCH, shuffle=True)
     parallel, loader = elastic.ddp(elastic.sync_batchnorm(model), optimizer, given)
     s = loader.session
@@ -49,23 +47,19 @@ def usual() -> None:
     s.state["seen"] = 0
     assert len(loader) == 10 and parallel.module is s._runtime.model
     for epoch in loader.epochs(3):
-        total = torch.zeros(())
         for x, y in loader:
             before = s.steps_done
             optimizer.zero_grad()
-            loss = functional.cross_entropy(parallel(x), y)
-            loss.backward()
+            functional.cross_entropy(parallel(x), y).backward()
             nn.utils.clip_grad_norm_(parallel.parameters(), 1.0)
             optimizer.step()
             scheduler.step()
             s.state["seen"] += 1
-            total += loss.detach()
             tick(before)
-        dist.all_reduce(total, op=dist.ReduceOp.AVG)
         assert s.state["seen"] == s.steps_done == 10 * (epoch + 1), (s.state["seen"], s.steps_done)
-    if dist.get_rank() == 0:
+    if s.is_main:
         torch.save(parallel.module.state_dict(), HOME / "final.pt")
-    dist.destroy_process_group()
+    s.finish()
 
 
 def step(loader: ElasticLoader) -> None:
@@ -89,14 +83,6 @@ def distributed_sampler() -> None:
     elastic.ddp(model, optimizer, DataLoader(train, batch_size=BATCH, sampler=sampler))
 
 
-def barrier() -> None:
-    dist.barrier()
-
-
-def rank_beforehand() -> None:
-    dist.get_rank()
-
-
 def epochs_by_range() -> None:
     loader = made()
     for _ in range(2):
@@ -110,16 +96,6 @@ def evaluates_within() -> None:
             functional.cross_entropy(model(x), y).backward()
             optimizer.step()
             loader.session.evaluate(lambda batch: {"n": len(batch)})
-
-
-def reduces_within() -> None:
-    loader = made()
-    for _ in loader.epochs(1):
-        for x, y in loader:
-            loss = functional.cross_entropy(model(x), y)
-            loss.backward()
-            optimizer.step()
-            dist.all_reduce(loss)
 
 
 def accumulates_over_batches() -> None:

@@ -14,8 +14,6 @@ A step begins as the loader yields a batch and ends as it is asked for the next 
 the training state back to where it was and yields the batch again. So the body may run again for a batch: what it
 changes must be part of the training state (`loader.session.state`, `loader.session.track`), as for a worker that
 joins.
-
-`malletrain.elastic.distributed` has the calls of torch.distributed that such a script makes.
 """
 
 from __future__ import annotations
@@ -33,9 +31,6 @@ from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.launch.worker_start import as_module
 from malletrain.elastic.session import Session
 from malletrain.elastic.step import Step, accumulate
-
-#: What `ddp` made last, for `malletrain.elastic.distributed`.
-_latest: list[ElasticLoader] = []
 
 #: Arguments of a Session that such a loop cannot use.
 _REFUSED = {
@@ -85,16 +80,6 @@ class ElasticLoader:
         self._step: Step | None = None
         self._copy: tuple[bytes, list[torch.Tensor]] | None = None
         self._runtime.reducer.on_abort = self._keep
-
-    @property
-    def rank(self) -> int:
-        """This worker's now; 0 is the main one."""
-        return self._runtime.committer.world.rank
-
-    @property
-    def in_body(self) -> bool:
-        """Whether a batch is being trained on."""
-        return self._step is not None
 
     def __len__(self) -> int:
         """Batches of a whole epoch."""
@@ -172,8 +157,8 @@ def ddp(
     """
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         raise ElasticError(
-            "torch.distributed.init_process_group has been called: its group cannot change its size. Say "
-            "`from malletrain.elastic import distributed as dist` instead of `import torch.distributed as dist`"
+            "torch.distributed.init_process_group has been called: its group cannot change its size. Leave it out; "
+            "loader.session has is_main, size, agree(), gather() and finish() (docs/how-to/adapters.md)"
         )
     for name, why in _REFUSED.items():
         if name in settings:
@@ -189,10 +174,4 @@ def ddp(
             f"elastic.ddp(model, optimizer, loader): the loader must be a DataLoader, not {type(loader).__name__}"
         )
     session = Session(plain, optimizer, loader, **settings)
-    _latest[:] = [ElasticLoader(session, loader.dataset, backwards)]
-    return ElasticParallel(plain, session), _latest[0]
-
-
-def latest_loader() -> ElasticLoader | None:
-    """What `ddp` made last; None before."""
-    return _latest[0] if _latest else None
+    return ElasticParallel(plain, session), ElasticLoader(session, loader.dataset, backwards)
