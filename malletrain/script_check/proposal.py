@@ -65,27 +65,13 @@ def propose(text: str) -> Proposal:
 
 def _other_loader(tree: ast.Module) -> str:
     """What to do with a script whose DataLoader is not torch's; "" for others."""
-    modules = {
-        (each.asname or each.name).partition(".")[0]: getattr(node, "module", None) or each.name
-        for node in ast.walk(tree)
-        if isinstance(node, _Import)
-        for each in node.names
-    }
     for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef):
-            is_other = node.name == "DataLoader"
-        elif isinstance(node, ast.ImportFrom):
-            is_torchs = (node.module or "").partition(".")[0] == "torch"
-            is_other = not is_torchs and "DataLoader" in {each.name for each in node.names}
-        elif isinstance(node, ast.Attribute) and node.attr == "DataLoader":
-            owner = modules.get(ast.unparse(node).partition(".")[0], "torch")
-            is_other = owner.partition(".")[0] != "torch"
-        else:
-            continue
-        if is_other:
+        own = isinstance(node, ast.ClassDef) and node.name == "DataLoader"
+        imported = isinstance(node, ast.ImportFrom) and "DataLoader" in {each.name for each in node.names}
+        if own or (imported and not (getattr(node, "module", None) or "").startswith("torch.")):
             return (
-                f"line {node.lineno}: this DataLoader is not torch's: give Session its map-style data set and "
-                "batch_size (see docs/how-to/researcher-data.md)"
+                f"line {getattr(node, 'lineno', 0)}: this DataLoader is not torch's: give Session its map-style data "
+                "set and batch_size (see docs/how-to/researcher-data.md)"
             )
     return ""
 

@@ -155,7 +155,6 @@ def test_a_loader_that_is_not_torchs_is_named() -> None:
     for text in (
         PLAIN.replace(own, f"{own}\nclass DataLoader:\n    pass"),
         PLAIN.replace(own, "from mine.data import DataLoader"),
-        PLAIN.replace(own, f"{own}\nimport mine.data").replace("= DataLoader(", "= mine.data.DataLoader("),
     ):
         proposal = propose(text)
         assert proposal.text == text and "this DataLoader is not torch's" in proposal.notes[0], proposal
