@@ -1,4 +1,4 @@
-"""A script for DistributedDataParallel whose loop stays as it is: rank 0 prints, the rate warms up by steps.
+"""A script for DistributedDataParallel whose loop stays as it is: the main worker prints, the rate warms up by steps.
 
 After pytorch/examples, distributed/ddp-tutorial-series/multigpu.py (https://github.com/pytorch/examples). Licence of
 the original: BSD-3-Clause.
@@ -24,7 +24,8 @@ def main() -> None:
 
     given = DataLoader(train, batch_size=options.batch_size, shuffle=True)
     model, loader = elastic.ddp(net, optimizer, given)
-    loader.session.track(scheduler=scheduler)
+    s = loader.session
+    s.track(scheduler=scheduler)
     for epoch in loader.epochs(options.epochs):
         total = torch.zeros(())
         for images, target in loader:
@@ -35,10 +36,10 @@ def main() -> None:
             optimizer.step()
             scheduler.step()
             total += loss.detach()
-        mean = loader.session.agree(total.item() / len(loader))
-        if loader.session.is_main:
+        mean = s.agree(total.item() / len(loader))
+        if s.is_main:
             print(f"epoch {epoch + 1}: {mean:.4f}", flush=True)
-    loader.session.finish()
+    s.finish()
 
 
 if __name__ == "__main__":

@@ -18,15 +18,6 @@ from malletrain.script_check.training_loop import TrainingLoop, assigned, find_l
 #: How the names of classes end whose objects belong to the training state.
 _TRACKED = ("LR", "Scheduler", "Restarts", "Plateau", "GradScaler", "AveragedModel")
 
-#: What is imported, what takes its place, and the section of the page about it.
-_ADAPTERS = (
-    ("lightning", "Trainer(..., strategy=ElasticStrategy(dataset, batch_size=...))", "lightning"),
-    ("pytorch_lightning", "Trainer(..., strategy=ElasticStrategy(dataset, batch_size=...))", "lightning"),
-    ("transformers.Trainer", "ElasticTrainer in its place", "hugging-face-trainer"),
-    ("transformers.Seq2SeqTrainer", "ElasticTrainer in its place", "hugging-face-trainer"),
-    ("accelerate.Accelerator", "ElasticAccelerator in its place, and a Session", "accelerate"),
-)
-
 _GUIDE = "docs/how-to/researcher-script.md"
 
 _Import = ast.Import | ast.ImportFrom
@@ -58,7 +49,7 @@ def propose(text: str) -> Proposal:
         return Proposal(text, ["this is no Python that can be read"])
     if any(isinstance(node, ast.Attribute) and node.attr == "Session" for node in ast.walk(tree)):
         return Proposal(text, ["the script has a Session already: malletrain check says whether it is right"])
-    loop = _framework(tree) or _other_loader(tree) or find_loop(tree)
+    loop = _other_loader(tree) or find_loop(tree)
     if isinstance(loop, str):
         return Proposal(text, [loop])
     name = _free_name(tree, "s", "session")
@@ -72,39 +63,15 @@ def propose(text: str) -> Proposal:
 # --- scripts that are left alone ----------------------------------------------------------------------------------
 
 
-def _framework(tree: ast.Module) -> str:
-    """What to do with a script whose loop is a framework's; "" for others."""
-    for node in (each for each in ast.walk(tree) if isinstance(each, _Import)):
-        module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
-        for framework, adapter, section in _ADAPTERS:
-            if any(f"{module}{each.name}.".startswith(f"{framework}.") for each in node.names):
-                return f"line {node.lineno}: {framework}: {adapter}, see docs/how-to/adapters.md#{section}"
-    return ""
-
-
 def _other_loader(tree: ast.Module) -> str:
     """What to do with a script whose DataLoader is not torch's; "" for others."""
-    modules = {
-        (each.asname or each.name).partition(".")[0]: getattr(node, "module", None) or each.name
-        for node in ast.walk(tree)
-        if isinstance(node, _Import)
-        for each in node.names
-    }
     for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef):
-            is_other = node.name == "DataLoader"
-        elif isinstance(node, ast.ImportFrom):
-            is_torchs = (node.module or "").partition(".")[0] == "torch"
-            is_other = not is_torchs and "DataLoader" in {each.name for each in node.names}
-        elif isinstance(node, ast.Attribute) and node.attr == "DataLoader":
-            owner = modules.get(ast.unparse(node).partition(".")[0], "torch")
-            is_other = owner.partition(".")[0] != "torch"
-        else:
-            continue
-        if is_other:
+        own = isinstance(node, ast.ClassDef) and node.name == "DataLoader"
+        imported = isinstance(node, ast.ImportFrom) and "DataLoader" in {each.name for each in node.names}
+        if own or (imported and not (getattr(node, "module", None) or "").startswith("torch.")):
             return (
-                f"line {node.lineno}: this DataLoader is not torch's: give Session its map-style data set and "
-                "batch_size, or elastic.Streams (see docs/how-to/researcher-data.md)"
+                f"line {getattr(node, 'lineno', 0)}: this DataLoader is not torch's: give Session its map-style data "
+                "set and batch_size, or elastic.Streams (see docs/how-to/researcher-data.md)"
             )
     return ""
 

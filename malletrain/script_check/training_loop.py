@@ -53,7 +53,7 @@ def find_loop(tree: ast.Module) -> TrainingLoop | str:
             "iterate over `s.epochs(n)` and `s.batches()`, with `with s.step():` around the step (s.steps_done "
             "counts them); or keep a loop for DDP by elastic.ddp (see docs/how-to/adapters.md)"
         )
-    return "no backward() is found: is this the training script?"
+    return "no backward() is found: is this the training script? (A framework's loop: docs/how-to/adapters.md)"
 
 
 def assigned(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:

@@ -84,13 +84,12 @@ def test_a_wrong_script_stays_at_its_size_and_a_right_one_is_resized(site: Site)
     wrong_script = script(site, "wrong", WRONG)
     wrong = site.mtbatch("alice", wrong_script, trust=False)
     wait_members(site, wrong, 1)
-    wait_verdict(site, wrong, "different")
-    assert job(site, wrong)["fixed_nodes"] == 1
-
-    gate.open()
     right = site.mtbatch("alice", script(site, "right", RIGHT), trust=False)
-    wait_members(site, right, 1)  # on the node that the other one has no use for
+    gate.open()
+    wait_members(site, right, 1)  # both are checked at once
+    wait_verdict(site, wrong, "different")
     row = job(site, wrong)
+    assert row["fixed_nodes"] == 1
     assert row["reason"].startswith("stays at 1 nodes, or none: its script trains otherwise at other sizes")
     assert "stays at 1 nodes" in site.malletrain("alice", "explain", str(wrong)).stdout
     assert "different" in site.malletrain("alice", "status", str(wrong)).stdout
@@ -101,9 +100,9 @@ def test_a_wrong_script_stays_at_its_size_and_a_right_one_is_resized(site: Site)
     site.malletrain("alice", "cancel", str(right))
 
     again = site.mtbatch("alice", wrong_script, trust=False)
+    trusted = site.mtbatch("alice", wrong_script)
     lab.wait_for(lambda: job(site, again)["check_verdict"] == "different", 180, "the verdict of the same script")
     site.malletrain("alice", "cancel", str(again))
-    trusted = site.mtbatch("alice", wrong_script)
     wait_members(site, trusted, 2)
     assert (job(site, trusted)["trusted"], job(site, trusted)["check_verdict"]) == (True, "")
     site.malletrain("alice", "cancel", str(trusted))

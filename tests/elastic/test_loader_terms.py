@@ -294,7 +294,11 @@ class Lines(IterableDataset[int]):
         (DataLoader(DATA, 4, sampler=TooMany()), {}, "TooMany yields more in an epoch than its length, 20"),
         (DataLoader(DATA, 4, sampler=NoLength()), {}, "NoLength has no length"),
         (DataLoader(DATA, 4), {"shuffle": False}, r"Session\(..., shuffle=...\): say it to the DataLoader"),
-        (DataLoader(DATA, 4), {"loaders": 2}, r"Session\(..., loaders=...\): say it to the DataLoader"),
+        (
+            DataLoader(DATA, 4),
+            {"options": elastic.Options(loaders=2)},
+            r"Session\(..., loaders=...\): say it to the DataLoader",
+        ),
         (DATA, {}, r"Session\(..., batch_size=N\)"),
     ],
     ids=lambda each: type(each).__name__ if isinstance(each, DataLoader) else None,

@@ -135,7 +135,7 @@ APART = {
     ),
     "counts": (
         "counts = [0] * 3",
-        "found = s.all_reduce(kind.bincount(minlength=3).double()).int().tolist()\n"
+        "found = s.agree(kind.bincount(minlength=3).double(), 'sum').int().tolist()\n"
         "counts = [a + b for a, b in zip(counts, found)]",
     ),
     "installed.shadow": ("installed = Average(model.parameters())", "installed.update()"),

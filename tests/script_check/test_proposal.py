@@ -155,7 +155,6 @@ def test_a_loader_that_is_not_torchs_is_named() -> None:
     for text in (
         PLAIN.replace(own, f"{own}\nclass DataLoader:\n    pass"),
         PLAIN.replace(own, "from mine.data import DataLoader"),
-        PLAIN.replace(own, f"{own}\nimport mine.data").replace("= DataLoader(", "= mine.data.DataLoader("),
     ):
         proposal = propose(text)
         assert proposal.text == text and "this DataLoader is not torch's" in proposal.notes[0], proposal
@@ -230,24 +229,7 @@ def test_epochs_that_begin_at_one_keep_their_numbers() -> None:
             "line 3: backward() is not in a loop over",
         ),
         ("loader = DataLoader(d)\ndef f(x):\n    g(x).backward()", "line 3: backward() is not in a loop over"),
-        ("import lightning as L\nL.Trainer().fit(m, loader)", "line 1: lightning: Trainer(..., strategy=ElasticS"),
-        (
-            "from transformers import AutoModel, Trainer",
-            "ElasticTrainer in its place, see docs/how-to/adapters.md#",
-        ),
-        ("from accelerate import Accelerator\nloader = DataLoader(d)", "ElasticAccelerator in its place"),
-    ],
-    ids=[
-        "no loader",
-        "no python",
-        "done",
-        "no epochs",
-        "no model",
-        "while",
-        "function",
-        "lightning",
-        "trainer",
-        "accelerate",
+        ("import lightning as L\nL.Trainer().fit(m, loader)", "(A framework's loop: docs/how-to/adapters.md)"),
     ],
 )
 def test_what_cannot_be_changed_is_said(text: str, note: str) -> None:
