@@ -18,7 +18,7 @@ FOREIGN = {
     *("_het_job_kill_now", "_eval_nodes_topo", "_run_now", "batch_requeue_fini", "MaxJobId", "cg_node_bitmap"),
     *("HttpParserError", "to_text", "dataset.transform.size"),
     *("het12", "level_j", "b_j", "sql/NNNN_name.sql"),
-    *("malletrain.policies", "malletrain.lp_constraints"),
+    "malletrain.policies",
 }
 IN_DOCSTRINGS = re.compile(r"`([A-Za-z_][\w.]*)(?:\(\))?`")
 IN_PAGES = re.compile(r"`((?:malletrain|scripts|tests|sql|site-configs|examples|docs)/[\w./-]*\w)`")

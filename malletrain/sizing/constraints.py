@@ -1,10 +1,9 @@
 """Side constraints: how they are made, the check of every policy's answer, and the answer when there is none; for
-linear solvers, the constraints as rows over the table of values, and ties between equally good plans."""
+linear solvers, the constraints as rows over the table of values."""
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
@@ -17,9 +16,6 @@ from malletrain.sizing.values import Floats, Ints, ValueTable, permitted_sizes, 
 
 #: A bound may be exceeded by this much, relative to it: sums of decimal coefficients are not exact.
 TOLERANCE = 1e-9
-
-#: Jobs whose ties are settled by one solve have so many combinations of sizes at most: the objective counts them.
-MAX_COUNTED = 200_000
 
 
 def cap(name: str, jobs: Iterable[JobId], nodes: int) -> LinearLimit:
@@ -157,28 +153,3 @@ def constraint_rows(problem: Problem, table: ValueTable) -> ConstraintRows:
         np.array([use / most for (_, use, _), most in zip(lines, largest, strict=True)]),
         np.array([upper / most for (_, _, upper), most in zip(lines, largest, strict=True)]),
     )
-
-
-def lower_ids_first(problem: Problem, table: ValueTable, rows: Ints) -> Ints:
-    """Among jobs that differ in nothing but their id, gives the larger sizes to the lower ids."""
-    groups: dict[object, list[int]] = defaultdict(list)
-    for i, job in enumerate(problem.in_order()):
-        groups[_all_but_id(problem, job)].append(i)
-    out = rows.copy()
-    for alike in groups.values():
-        offsets = np.sort(rows[alike] - table.start[alike])[::-1]
-        out[alike] = table.start[alike] + offsets
-    return out
-
-
-def _all_but_id(problem: Problem, job: JobDemand) -> object:
-    return (
-        job.current, job.min, job.max, tuple(sorted(job.sizes)), job.weight, job.grow_s, job.shrink_s, job.activate_s,
-        job.interval_s, job.remaining_samples, job.curve,
-        tuple(_coefficient(problem, i, job.id) for i in range(len(problem.constraints))),
-    )  # fmt: skip
-
-
-def _coefficient(problem: Problem, index: int, job: JobId) -> float:
-    constraint = problem.constraints[index]
-    return constraint.coefficients.get(job, 0.0) if hasattr(constraint, "coefficients") else 0.0

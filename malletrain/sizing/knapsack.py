@@ -16,7 +16,6 @@ from every policy that settles its ties here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -35,9 +34,6 @@ _TRUE = np.ones(1, dtype=np.bool_)
 PRICE_SEARCH_RATIO = 0.02
 #: Above all costs of the programme.
 _BEYOND = 2**63
-#: Of a gap that leaves more rows than so many a job, smaller parts are searched first.
-FEW_ROWS_PER_JOB = 1.2
-DEEPENING_RATIO = 4.0
 
 
 @dataclass(frozen=True)
@@ -195,41 +191,13 @@ def repaired(table: ValueTable, nodes: int, price: Price) -> Ints:
 def least_loss(table: ValueTable, nodes: int, price: Price, gap: float) -> tuple[Ints, int, int]:
     """Among plans that lose at most `gap`, of which there must be one, the one of least loss, ties settled.
 
-    Returns its row for each job, how many rows survived, and the states of the dynamic programmes.
+    Returns its row for each job, how many rows survived, and the states of the dynamic programme.
     """
     jobs = len(table.ids)
     scale = max(abs(price.bound), float(np.maximum.reduce(np.abs(table.value), initial=0.0)), 1e-300)
     # The gap must fit the whole numbers, with the changes of all jobs in the low digits.
     unit = max(scale * LOSS_UNIT, gap * (jobs + 1) * 2.0**-58)
-    states = 0
-    for within in _deepening(price.loss, jobs, gap):
-        rows, left, more = _least_within(table, nodes, price, unit, int(np.ceil(within / unit)) + jobs + 1)
-        states += more
-        if rows is not None:
-            return rows, left, states
-    raise ValueError("no plan loses as little as the gap")
-
-
-def _deepening(loss: Floats, jobs: int, gap: float) -> Iterator[float]:
-    """Losses that a plan may have, up to `gap`: the first leave few rows.
-
-    The best plan mostly loses a small part of the gap, and a row that alone loses more than a plan may is in none; so
-    where some plan loses at most the first of these, the many rows between it and the gap need not be looked at.
-    """
-    few = int(FEW_ROWS_PER_JOB * jobs)
-    if gap > 0 and np.count_nonzero(loss <= gap) > few:
-        within = float(np.partition(loss, few)[few])
-        while 0 < within < gap / 2:
-            yield within
-            within *= DEEPENING_RATIO
-    yield gap
-
-
-def _least_within(
-    table: ValueTable, nodes: int, price: Price, unit: float, most: int
-) -> tuple[Ints | None, int, int]:
-    """As `least_loss` among plans that lose at most `most` units; no rows where there is none."""
-    jobs = len(table.ids)
+    most = int(np.ceil(gap / unit)) + jobs + 1
     alive = (price.loss <= (most + 0.5) * unit).nonzero()[0]
     units = np.rint(price.loss[alive] / unit)
     key = units.astype(np.int64) * (jobs + 1) + table.changed[alive]
@@ -244,8 +212,6 @@ def _least_within(
     chosen = starts[:-1].copy()
     above = size - size[chosen][row_job]
     room = nodes - int(np.add.reduce(size[chosen]))
-    if room < 0:
-        return None, len(alive), 0
     is_open = starts[1:] - starts[:-1] > 1
     limit = np.int64(most) * (jobs + 1) + jobs - np.add.reduce(key[chosen[~is_open]])
     open_jobs = is_open.nonzero()[0]
@@ -256,7 +222,7 @@ def _least_within(
     total = last + np.minimum(unused, most_unused).astype(np.int64) * (jobs + 1)
     best = int(np.argmin(total))
     if total[best] > limit:
-        return None, len(alive), programme.states
+        raise ValueError("no plan loses as little as the gap")
     chosen[open_jobs] += programme.trace(best)
     return alive[chosen], len(alive), programme.states
 

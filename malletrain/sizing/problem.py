@@ -97,23 +97,16 @@ class Synchronous:
 
 @dataclass(frozen=True, slots=True)
 class OnClasses:
-    """How a job runs on nodes of several classes.
+    """How a job runs on nodes of several classes."""
 
-    Args:
-        curves: samples/s over nodes of one class, by class, in the units of the job's own curve. The job takes no
-            nodes of classes that are not named; with none named, every class is as its own curve says.
-        current: of its present nodes, how many of which class; where they are not told apart, they count as being of
-            whichever class a size is looked at for.
-        min: the fewest nodes of a class, where that is more than the job's `min` (memory, for instance).
-        spans: it may train on several classes at once, with shares of the batch in proportion to speed, or
-        equal_shares: with equal ones, so that the slowest class gates it.
-    """
-
+    #: Samples/s by class, in the units of the job's own curve. Classes that are not named it does not take; with none
+    #: named, each is as its own curve says.
     curves: Mapping[str, Curve] = field(default_factory=dict)
+    #: Its present nodes by class; where they are not told apart, they count as of whichever class is looked at.
     current: Mapping[str, int] = field(default_factory=dict)
-    min: Mapping[str, int] = field(default_factory=dict)
-    spans: bool = False
-    equal_shares: bool = False
+    min: Mapping[str, int] = field(default_factory=dict)  #: fewest nodes of a class, where more than the job's `min`
+    spans: bool = False  #: it may train on several classes at once, with shares of the batch in proportion to speed
+    equal_shares: bool = False  #: with equal ones, so that the slowest class gates it
 
     def __post_init__(self) -> None:
         for name, curve in self.curves.items():
@@ -139,57 +132,36 @@ class Due:
 class JobDemand:
     """What one job wants, and what a change costs it.
 
-    Args:
-        id: unique in the problem.
-        current: nodes it trains on now, lost ones not counted. It need not be a permitted size.
-        min, max: fewest and most nodes it may run on; zero is always permitted too.
-        sizes: when given, the only permitted counts; those outside [min, max] are left out.
-        weight: multiplies the job's value.
-        grow_s, shrink_s: seconds the whole job stands still when it grows or shrinks.
-        activate_s: seconds until newly given nodes are ready; the nodes it has train on meanwhile.
-        curve: samples/s over nodes.
-        remaining_samples: the job's work that is left, in samples; None when it is not known.
-        batches: where the batch is free, the curve for each batch size (samples a step), for policies that choose it;
-            `curve` is that of the present one.
-        synchronous: how it runs on nodes of several classes at once, after TPDS.
-        on_classes: how it runs on nodes of several classes, by curves; `synchronous` says what a mixture trains.
-        noise_scale: the gradient noise scale, in samples, where the job reports it (policy `goodput`).
-        bonus: (size, added value) pairs, in the units of the problem's values: what measuring that size is worth.
-        doubt: how wrong the curve may be where the job trains now, relative: it is not shrunk for less.
-        must_run: it comes before everything, locks too (it has waited too long, or has a deadline): no nodes cost
-            more than all locks are worth, and than all other jobs together can gain.
-        due: its deadline, where it has one (policy `deadline`).
-        interval_s: mean seconds between two changes of the job's nodes: over so long a stall has to pay. None: over
-            the problem's horizon.
-        locked: the only size besides zero that it may have, because it is being measured there; zero then costs more
-            than all other jobs together can gain, so that the lock holds as long as the nodes are there and no job
-            that must run needs them.
-
     Raises:
         InvalidInput: naming the job and the field.
     """
 
-    id: JobId
-    current: int
-    min: int
+    id: JobId  #: unique in the problem
+    current: int  #: nodes it trains on now, lost ones not counted; it need not be a permitted size
+    min: int  #: fewest nodes it may run on; zero is always permitted too
     max: int
-    curve: Curve
-    sizes: tuple[int, ...] = ()
+    curve: Curve  #: samples/s over nodes
+    sizes: tuple[int, ...] = ()  #: when given, the only permitted counts; those outside [min, max] are left out
     weight: float = 1.0
-    grow_s: float = 0.0
+    grow_s: float = 0.0  #: seconds the whole job stands still when it grows, or shrinks
     shrink_s: float = 0.0
-    activate_s: float = 0.0
+    activate_s: float = 0.0  #: until newly given nodes are ready; the nodes it has train on meanwhile
     remaining_samples: float | None = None
+    #: Where the batch is free, the curve for each (samples a step), for policies that choose it; `curve` is of the
+    #: present one.
     batches: tuple[tuple[int, Curve], ...] = ()
-    noise_scale: float | None = None
-    synchronous: Synchronous | None = None
-    on_classes: OnClasses | None = None
-    bonus: tuple[tuple[int, float], ...] = ()
+    noise_scale: float | None = None  #: of gradients, in samples (policy `goodput`)
+    synchronous: Synchronous | None = None  #: how it runs on several classes at once, after TPDS
+    on_classes: OnClasses | None = None  #: the same, by curves; `synchronous` says what a mixture trains
+    bonus: tuple[tuple[int, float], ...] = ()  #: by size what measuring it is worth, in the problem's values
+    #: The only size besides zero that it may have, because it is being measured there; zero then costs more than all
+    #: other jobs together can gain.
     locked: int | None = None
-    doubt: float = 0.0
+    doubt: float = 0.0  #: how wrong the curve may be at `current`, relative: it is not shrunk for less
+    #: It comes before everything, locks too: no nodes cost more than all locks and all that others can gain.
     must_run: bool = False
     due: Due | None = None
-    interval_s: float | None = None
+    interval_s: float | None = None  #: mean seconds between two changes, over which a stall has to pay; None: horizon
 
     def __post_init__(self) -> None:
         if isinstance(self.id, bool) or not isinstance(self.id, int | str):
@@ -270,20 +242,15 @@ class ArrivingWork:
 
 @dataclass(frozen=True, slots=True)
 class NodeBudget:
-    """`node_s` node-seconds are left to these jobs together (an account's, for its period): for policy `budget`.
-
-    Args:
-        left: by job, its work that is left, in the units of its demand's curve times seconds; where it is not named,
-            what the demand says.
-        seconds: how long the budget must last; `arriving`: what will be submitted meanwhile and paid from it too.
-    """
+    """What is left to these jobs together (an account's, for its period): for policy `budget`."""
 
     name: str
     jobs: frozenset[JobId]
     node_s: float
+    #: By job, its work that is left, in the units of its curve times seconds; else what the demand says.
     left: Mapping[JobId, float] = field(default_factory=dict)
-    seconds: float = 0.0
-    arriving: tuple[ArrivingWork, ...] = ()
+    seconds: float = 0.0  #: how long the budget must last
+    arriving: tuple[ArrivingWork, ...] = ()  #: what will be submitted meanwhile and paid from it too
 
     def __post_init__(self) -> None:
         _finite(f"budget {self.name!r}: node_s", self.node_s)
@@ -296,27 +263,19 @@ class NodeBudget:
 class Problem:
     """One sizing problem.
 
-    Args:
-        horizon_s: seconds over which gains and costs are weighed; 120 to 600 pay best on measured logs.
-        nodes: how many nodes may be used, those that jobs hold now included.
-        alpha: 0 takes values as they are; above 0 the objective is alpha-fair over speed-ups O(k)/O(1).
-        constraints, budgets: what binds the answer; budgets are for policy `budget`.
-        classes: how many of the nodes are of each class, where they differ.
-        supply: equally likely numbers of nodes in the time to come, ascending (policy `deadline`).
-
     Raises:
         InvalidInput: naming the field.
     """
 
-    horizon_s: float
-    nodes: int
+    horizon_s: float  #: over which gains and costs are weighed; 120 to 600 pay best on measured logs
+    nodes: int  #: that may be used, those that jobs hold now included
     jobs: tuple[JobDemand, ...]
     value: Value = Value.ELASTIC
-    alpha: float = 0.0
+    alpha: float = 0.0  #: above 0 the objective is alpha-fair over speed-ups O(k)/O(1)
     constraints: tuple[Constraint, ...] = ()
-    budgets: tuple[NodeBudget, ...] = ()
-    classes: Mapping[str, int] = field(default_factory=dict)
-    supply: tuple[int, ...] = ()
+    budgets: tuple[NodeBudget, ...] = ()  #: for policy `budget`
+    classes: Mapping[str, int] = field(default_factory=dict)  #: nodes of each class, where they differ
+    supply: tuple[int, ...] = ()  #: equally likely numbers of nodes to come, ascending (policy `deadline`)
 
     def __post_init__(self) -> None:
         _finite("horizon_s", self.horizon_s)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +21,9 @@ from malletrain.study.trial_endings import StudyError
 #: A lock of the journal that has not been released for so long (whole seconds) is one of a process that was killed:
 #: it is held for milliseconds.
 STALE_LOCK_S = 5
+
+#: How a journal of Optuna's begins.
+_BEGIN = b'{"op_code":'
 
 
 def default_path(file: Path) -> Path:
@@ -71,37 +73,15 @@ def _mend(path: Path, lock: JournalFileSymlinkLock) -> None:
     Raises:
         ValueError: the file is something else, and stays as it is.
     """
-    with path.open("rb+") as journal:
-        head = journal.readline(1 << 20)
-        if not head:
-            return
-        if head.endswith(b"\n"):
-            _check_first(head)
-        elif not b'{"op_code":'.startswith(head[:11]) and not head.startswith(b'{"op_code":'):
-            raise ValueError(f"it begins with {head[:20]!r}")
-        journal.seek(-1, os.SEEK_END)
-        if journal.read(1) == b"\n":
-            return
-        lock.acquire()
-        try:
-            journal.seek(0)
-            whole = journal.read()
-            if not whole.endswith(b"\n"):  # else its writer was at it just now
-                journal.truncate(whole.rfind(b"\n") + 1)
-                journal.flush()
-                os.fsync(journal.fileno())
-        finally:
-            lock.release()
-
-
-def _check_first(line: bytes) -> None:
-    """Raises ValueError unless this is how a journal of Optuna's begins."""
+    lock.acquire()
     try:
-        first = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"it begins with {line[:20]!r}") from error
-    if not isinstance(first, dict) or "op_code" not in first:
-        raise ValueError(f"it begins with {line[:20]!r}")
+        whole = path.read_bytes()
+        if not (whole.startswith(_BEGIN) or _BEGIN.startswith(whole)):
+            raise ValueError(f"it begins with {whole[:20]!r}")
+        if not whole.endswith(b"\n"):
+            os.truncate(path, whole.rfind(b"\n") + 1)
+    finally:
+        lock.release()
 
 
 @contextmanager

@@ -92,7 +92,7 @@ def test_the_plan_follows_from_the_problem_alone(problem: Problem, seed: int) ->
     answer = Milp().size(problem)
     assume(answer.status is SizingStatus.OPTIMAL)
     assert dict(answer.sizes) == by_rule(problem)
-    assert Lp(()).size(problem).sizes == answer.sizes
+    assert Lp().size(problem).sizes == answer.sizes
     random = Random(seed)
     jobs, limits = list(problem.jobs), list(problem.constraints)
     random.shuffle(jobs)

@@ -42,7 +42,7 @@ def test_milp_lp_and_auto_give_the_sizes_of_exact(problem: Problem) -> None:
     expected = Exact().size(problem)
     table = value_table(problem)
     assert abs(expected.objective - full_dp(table, problem.nodes)) <= 1e-9 * magnitude(table)
-    for policy in (Milp(), Lp(()), Auto()):
+    for policy in (Milp(), Lp(), Auto()):
         answer = policy.size(problem)
         assert answer.sizes == expected.sizes, policy.name
         assert check(problem, answer.sizes) == []

@@ -21,7 +21,7 @@ from malletrain.sizing.problem import Problem, Value, id_order
 from malletrain.sizing.values import value_table
 from tests.sizing.problems import checked_answer, constrained, every_plan, examples, full_dp, job, magnitude, problems
 
-EXACT: list[Policy] = [Exact(), Milp(), Lp(()), Auto()]
+EXACT: list[Policy] = [Exact(), Milp(), Lp(), Auto()]
 
 
 def same(a: float, b: float, problem: Problem) -> bool:
@@ -43,7 +43,7 @@ def test_exact_is_the_full_dynamic_programme(problem: Problem) -> None:
 @given(problems(wild=False))
 def test_milp_lp_and_auto_give_the_sizes_of_exact(problem: Problem) -> None:
     expected = Exact().size(problem)
-    for policy in (Milp(), Lp(()), Auto()):
+    for policy in (Milp(), Lp(), Auto()):
         answer = policy.size(problem)
         assert answer.sizes == expected.sizes, policy.name
         assert answer.objective == expected.objective
@@ -88,7 +88,7 @@ def test_side_constraints_against_every_plan(problem: Problem) -> None:
 @examples(60)
 @given(constrained(most_jobs=7, most=12, most_nodes=40, wild=False))
 def test_side_constraints_against_pulp(problem: Problem) -> None:
-    ours, theirs = Milp().size(problem), Lp(()).size(problem)
+    ours, theirs = Milp().size(problem), Lp().size(problem)
     assert ours.status is theirs.status
     assert repr(size_within_constraints(Auto(), problem)) == repr(
         size_within_constraints(Exact(), problem)
@@ -177,13 +177,3 @@ def test_equal_splits_evenly() -> None:
 def test_exact_is_auto_by_its_other_name() -> None:
     problem = Problem(300, 10, (job(1, 4, 8),), constraints=(cap("c", [1], 2),))
     assert Exact().size(problem) == Auto().size(problem)
-
-
-def test_a_site_extends_the_lp() -> None:
-    def odd_only(stated: object) -> None:
-        for (_, k), one in stated.run.items():  # type: ignore[attr-defined]
-            if k and k % 2 == 0:
-                stated.model.addConstraint(one == 0)  # type: ignore[attr-defined]
-
-    answer = Lp([odd_only]).size(Problem(300, 10, (job(1, 0, 8), job(2, 0, 8))))
-    assert sorted(answer.sizes.values()) == [3, 7]

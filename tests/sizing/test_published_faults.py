@@ -15,7 +15,7 @@ from malletrain.sizing.problem import JobId, Problem, Value
 from malletrain.sizing.values import value_table
 from tests.sizing.problems import job
 
-POLICIES = [Exact(), Milp(), Lp(())]
+POLICIES = [Exact(), Milp(), Lp()]
 both_ways = pytest.mark.parametrize("policy", POLICIES, ids=lambda p: p.name)
 
 

@@ -9,16 +9,13 @@
                 run binary
 
 It is the form of record: what the documents show, what `malletrain plan --write-lp` writes, and what the fast
-policies are tested against. A site adds any linear constraint of its own with an entry point in the group
-`malletrain.lp_constraints` that names a function `extend(statement: Statement) -> None`.
+policies are tested against. Which of equally good plans is taken is their rule: its own plan only has to be as good.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from importlib.metadata import entry_points
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +23,13 @@ import numpy as np
 import pulp
 
 from malletrain.domain.decision import SizingStatus
-from malletrain.sizing import knapsack
-from malletrain.sizing.constraints import MAX_COUNTED, checked, fallback, lower_ids_first, must_change
+from malletrain.sizing.constrained import EXACT_UNDER_CONSTRAINTS
+from malletrain.sizing.constraints import checked, fallback, must_change
 from malletrain.sizing.policy import Policy
 from malletrain.sizing.problem import JobId, LinearLimit, Problem, Sizes
 from malletrain.sizing.quiet_highs import silenced
 from malletrain.sizing.values import ValueRowCache, ValueTable, value_table
 
-GROUP = "malletrain.lp_constraints"
 #: Seconds after which the solver is stopped in any case.
 WATCHDOG_S = 120.0
 #: Plans within this part of the best count as equally good. HiGHS keeps no constraint more tightly than 1e-10.
@@ -42,20 +38,10 @@ RELATIVE_TIE = 2e-10
 
 @dataclass(frozen=True)
 class Statement:
-    """The model and its parts, for extensions: `run[job, size]` is binary, `nodes[job]` the job's node count."""
+    """The model and its binaries, `run[job, size]`."""
 
-    problem: Problem
     model: Any  # pulp.LpProblem; PuLP publishes no types
     run: dict[tuple[JobId, int], Any]
-    nodes: dict[JobId, Any]
-
-
-Extend = Callable[[Statement], None]
-
-
-def site_extensions() -> tuple[Extend, ...]:
-    """The constraints that installed packages add, in the order of their names."""
-    return tuple(entry.load() for entry in sorted(entry_points(group=GROUP), key=lambda e: e.name))
 
 
 def _solver_name(place: int, job: JobId) -> str:
@@ -93,53 +79,36 @@ def statement(problem: Problem, table: ValueTable, scale: float = 1.0) -> Statem
             free = [j for j in problem.in_order() if not must_change(j)]
             kept = pulp.lpSum(run.get((j.id, j.current), 0) for j in free)
             model.addConstraint(len(free) - kept <= limit.at_most, f"limit_{index}_resizes")
-    return Statement(problem, model, run, nodes)
+    return Statement(model, run)
 
 
 class Lp(Policy):
-    """PuLP with HiGHS, one thread, gaps 0. For reading, checking and extending, not for speed."""
+    """PuLP with HiGHS, one thread, gaps 0. For reading and checking, not for speed."""
 
     name = "lp"
     handles_constraints = True
 
-    def __init__(self, extensions: Sequence[Extend] | None = None) -> None:
-        self._extensions = site_extensions() if extensions is None else tuple(extensions)
-
     def write(self, problem: Problem, file: Path) -> None:
         """Writes the model in the LP format that every solver reads."""
-        self._stated(problem, value_table(problem), 1.0).model.writeLP(str(file))
+        statement(problem, value_table(problem)).model.writeLP(str(file))
 
     def size(self, problem: Problem, cache: ValueRowCache | None = None) -> Sizes:
+        from malletrain.sizing.registry import policy
+
         table = value_table(problem, cache)
         if not table.ids:
             return Sizes(SizingStatus.OPTIMAL, 0.0, 0.0, {}, "no jobs")
-        scale = float(np.abs(table.value).max(initial=0.0)) or 1.0
-        stated = self._stated(problem, table, scale)
-        proven, sizes = _solve(stated)
+        proven, sizes = _solve(statement(problem, table, float(np.abs(table.value).max(initial=0.0)) or 1.0))
         if sizes is None:
             return fallback(problem, "PuLP found no sizes that keep the side constraints")
-        rows = table.rows_of(sizes)
-        worth = table.worth(rows)
-        if proven and not problem.constraints and not self._extensions:
-            price = knapsack.best_price(table, problem.nodes)
-            rows, _, _ = knapsack.least_loss(table, problem.nodes, price, max(price.bound - worth, 0.0))
-        elif proven:
-            settled = _fewest_changes(stated, worth / scale)
-            if settled is not None:
-                rows = table.rows_of(settled)
-            if not self._extensions:
-                rows = lower_ids_first(problem, table, rows)
-        sizes = dict(zip(table.ids, table.size[rows].tolist(), strict=True))
+        worth = table.worth(table.rows_of(sizes))
+        bound = worth if proven else float("inf")
+        alike = policy(EXACT_UNDER_CONSTRAINTS).size(replace(problem, classes={}), cache) if proven else None
+        if alike is not None and alike.objective >= worth - RELATIVE_TIE * max(1.0, abs(worth)):
+            sizes, worth = dict(alike.sizes), alike.objective
         status = SizingStatus.OPTIMAL if proven else SizingStatus.FEASIBLE
-        bound = max(worth, table.worth(rows)) if proven else float("inf")
         reason = "proven best by PuLP and HiGHS" if proven else "best plan found in PuLP's time limit"
-        return checked(problem, Sizes(status, table.worth(rows), bound, sizes, reason))
-
-    def _stated(self, problem: Problem, table: ValueTable, scale: float) -> Statement:
-        stated = statement(problem, table, scale)
-        for extend in self._extensions:
-            extend(stated)
-        return stated
+        return checked(problem, Sizes(status, worth, max(worth, bound), sizes, reason))
 
 
 class _QuietHighs(pulp.HiGHS):  # type: ignore[misc]
@@ -163,49 +132,3 @@ def _solve(stated: Statement) -> tuple[bool, dict[JobId, int] | None]:
         return False, None
     sizes = {job: k for (job, k), one in stated.run.items() if (one.varValue or 0.0) > 0.5}
     return found == pulp.LpSolutionOptimal, sizes
-
-
-def _fewest_changes(stated: Statement, worth: float) -> dict[JobId, int] | None:
-    """Of the plans of that worth: the fewest changed jobs, then the fewest nodes, then the most nodes for the first
-    jobs, so that the plan follows from the problem whatever plan the solver found first."""
-    model, problem = stated.model, stated.problem
-    value = model.objective
-    model.addConstraint(value >= worth - RELATIVE_TIE * max(1.0, abs(worth)), "as_good_as_the_best")
-    current = {job.id: job.current for job in problem.jobs}
-    many = 1 + problem.nodes
-    cost = {(job, k): many * (k != current[job]) + k for job, k in stated.run}
-    paid = pulp.LpAffineExpression([(one, cost[choice]) for choice, one in stated.run.items()])
-    model.setObjective(-paid)
-    proven, sizes = _solve(stated)
-    if not proven or sizes is None:
-        return None
-    model.addConstraint(paid <= sum(cost[choice] for choice in sizes.items()) + 0.5, "as_few_changes_and_nodes")
-    choices: dict[JobId, list[int]] = {}
-    for job, k in stated.run:
-        choices.setdefault(job, []).append(k)
-    while choices:
-        counted: list[JobId] = []
-        combinations = 1
-        for job, some in choices.items():
-            if counted and combinations * len(some) > MAX_COUNTED:
-                break
-            counted.append(job)
-            combinations *= len(some)
-        if any(sizes[job] != choices[job][-1] for job in counted):
-            sizes = _most_for_the_first(stated, {job: choices[job] for job in counted}) or sizes
-        for place, job in enumerate(counted):
-            model.addConstraint(stated.run[job, sizes[job]] == 1, f"settled_{len(choices)}_{place}")
-        for job in counted:
-            del choices[job]
-    return sizes
-
-
-def _most_for_the_first(stated: Statement, choices: dict[JobId, list[int]]) -> dict[JobId, int] | None:
-    """The plan of the largest sizes for the first of these jobs."""
-    weight, objective = 1, []
-    for job, some in reversed(choices.items()):
-        objective += [(stated.run[job, k], weight * place) for place, k in enumerate(some)]
-        weight *= len(some)
-    stated.model.setObjective(pulp.LpAffineExpression(objective))
-    proven, sizes = _solve(stated)
-    return sizes if proven else None

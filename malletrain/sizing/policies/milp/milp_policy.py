@@ -7,7 +7,7 @@ import numpy as np
 from malletrain.domain.decision import SizingStatus
 from malletrain.sizing import knapsack
 from malletrain.sizing.class_values import ClassTable, class_table
-from malletrain.sizing.constraints import ConstraintRows, check, checked, constraint_rows, fallback, lower_ids_first
+from malletrain.sizing.constraints import ConstraintRows, check, checked, constraint_rows, fallback
 from malletrain.sizing.policies.milp.model import (
     FEW_BRANCHES,
     MAX_BRANCHED_ROWS,
@@ -58,7 +58,7 @@ class Milp(Policy):
         assert search.plan is not None
         prices = search.prices
         if problem.constraints:
-            rows = lower_ids_first(problem, table, search.settled(search.plan))
+            rows = search.settled(search.plan)
             if table.worth(rows) < search.worth - 2 * RELATIVE_TIE * prices.scale:
                 rows = search.plan
         else:

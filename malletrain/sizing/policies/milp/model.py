@@ -15,7 +15,7 @@ import highspy
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.sizing.constraints import MAX_COUNTED, ConstraintRows
+from malletrain.sizing.constraints import ConstraintRows
 from malletrain.sizing.policies.milp.pricing import Prices
 from malletrain.sizing.quiet_highs import new_solver
 from malletrain.sizing.values import Floats, ValueTable
@@ -30,6 +30,8 @@ MAX_BRANCHES, MIN_BRANCHES = 5_000, 100
 FEW_BRANCHES = 100
 #: Above so many rows ties are not settled by a solve of their own: it would cost as much as the plan.
 MAX_ROWS_TO_SETTLE = 2_000
+#: Jobs whose ties are settled by one solve have so many combinations of sizes at most: the objective counts them.
+MAX_COUNTED = 200_000
 #: Seconds after which HiGHS is stopped in any case. Only a watchdog: a plan found so is marked feasible, not optimal.
 WATCHDOG_S = 10.0
 
