@@ -18,7 +18,7 @@ import pytest
 
 from malletrain.domain import pilot_life
 from malletrain.domain.event import EventKind
-from malletrain.elastic.launch import NO_DAEMON_STATUS, last_words, launcher
+from malletrain.elastic.launch import NO_DAEMON_STATUS, launcher
 from malletrain.elastic.launch.signal_waits import wait_for_child, wait_for_event
 from malletrain.loop.membership.next_world import JobTerms
 from scripts.lab.ports import free_port
@@ -99,10 +99,10 @@ def test_an_earlier_run_of_the_pilot_has_said_nothing_of_this_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "out").write_text("OSError: of an hour ago\n")
-    monkeypatch.setattr(last_words, "_file_of", lambda _: tmp_path / "out")
-    monkeypatch.setattr(last_words, "ARRIVAL_LIMIT_S", 0.2)
-    assert last_words.last_words({}, time.time() + 3600.0) == ""
-    assert last_words.last_words({}, time.time() - 3600.0) == f"OSError: of an hour ago ({tmp_path / 'out'})"
+    monkeypatch.setattr(launcher, "_file_of", lambda _: tmp_path / "out")
+    monkeypatch.setattr(launcher, "ARRIVAL_LIMIT_S", 0.2)
+    assert launcher.last_words({}, time.time() + 3600.0) == ""
+    assert launcher.last_words({}, time.time() - 3600.0) == f"OSError: of an hour ago ({tmp_path / 'out'})"
 
 
 def test_the_token_is_in_neither_arguments_nor_environment(tmp_path: Path) -> None:

@@ -12,21 +12,23 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import FrameType
 
 from malletrain.elastic import LAUNCHER, WELCOME_FD
 from malletrain.elastic.comm.addresses import interface_of
 from malletrain.elastic.launch import NO_DAEMON_STATUS, REQUEUE_TIMEOUT_S, TERMINATED_STATUS
-from malletrain.elastic.launch.last_words import last_words
 from malletrain.elastic.launch.own_check import BackgroundCheck
 from malletrain.elastic.launch.signal_waits import kill_group, shell_status, wait_for_child, wait_for_event
 from malletrain.wire import messages
+from malletrain.wire.codec import one_line
 from malletrain.wire.errors import WireError
 from malletrain.wire.munge import MungeUnavailable
 from malletrain.wire.worker_client import DaemonUnreachable, PilotIdentity, Rejected, TokenUnknown, WorkerClient
@@ -48,6 +50,20 @@ WATCHDOG_OFF = {
     "TORCH_NCCL_ENABLE_MONITORING": "0",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
 }
+
+#: Seconds that scontrol may take, and that a line may need through srun to the file.
+SCONTROL_LIMIT_S, ARRIVAL_LIMIT_S = 5.0, 2.0
+
+#: By so much a file's time may lag behind the clock.
+CLOCK_TICK_S = 0.1
+
+#: Bytes of the file's end that are read, and characters of a line.
+TAIL_BYTES, MAX_LINE = 8192, 300
+
+_STDERR = re.compile(r"^\s*StdErr=(.+)$", re.MULTILINE)
+
+#: Lines of Slurm's own.
+_OF_SLURM = ("srun:", "slurmstepd:")
 
 
 class Launcher:
@@ -150,6 +166,49 @@ class Launcher:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
+
+
+def last_words(environ: Mapping[str, str], began: float) -> str:
+    """The last line of this pilot's standard error, and its file; "" where Slurm or the file does not say. `environ`:
+    of the pilot. `began`: when its script did (Unix seconds): an earlier run of the pilot wrote into the same file.
+    """
+    path = _file_of(environ)
+    end = time.monotonic() + ARRIVAL_LIMIT_S
+    while path is not None:
+        line = _last_line(path, began)
+        if line:
+            return f"{line} ({path})"
+        if time.monotonic() > end:
+            break
+        time.sleep(0.1)
+    return ""
+
+
+def _file_of(environ: Mapping[str, str]) -> Path | None:
+    job = environ.get("SLURM_JOB_ID", "")
+    try:
+        shown = subprocess.run(
+            ["scontrol", "show", "job", job], env=dict(environ), stdin=subprocess.DEVNULL, capture_output=True,
+            text=True, errors="replace", timeout=SCONTROL_LIMIT_S, check=False,
+        ).stdout  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = _STDERR.search(shown)
+    return Path(found[1]) if job and found else None
+
+
+def _last_line(path: Path, began: float) -> str:
+    try:
+        with path.open("rb") as file:
+            seen = os.fstat(file.fileno())
+            if seen.st_mtime < began - CLOCK_TICK_S:
+                return ""
+            file.seek(max(0, seen.st_size - TAIL_BYTES))
+            text = file.read(TAIL_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith(_OF_SLURM)]
+    return one_line(lines[-1], MAX_LINE) if lines else ""
 
 
 def keep_script(descriptor: int) -> str:
