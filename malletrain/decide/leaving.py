@@ -89,9 +89,7 @@ def leaving(
     main_job: str = "",
 ) -> Action:  # fmt: skip
     """How a pilot gives up its node: a worker is asked first; a pilot that has not started goes back at once.
-
-    `hole`: that closes: a worker that does not leave is killed in time for its end (`margin_s` has KillWait in it).
-    """
+    `hole`: that closes: a worker that does not leave is killed in time for its end (`margin_s` has KillWait)."""
     if pilot.phase is PilotPhase.RELEASED:
         return RecyclePilot(pilot.job_id, pilot.id, pilot.node, f"not started yet; {reason}", main_job=main_job)
     latest = now + rules.leave_patience_s
