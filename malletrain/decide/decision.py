@@ -95,8 +95,7 @@ def _yields(situation: Situation, live: Mapping[int, JobView], rules: Rules) -> 
 
 
 def _find_free(draft: Draft) -> None:
-    """The holes that may be started on, best first, each other one refused with the reason; and the nodes that change
-    hands."""
+    """The holes that may be started on, each other one refused; and the nodes that change hands."""
     why_not = {hole: _why_not_free(hole, draft) for hole in draft.holes.values() if hole.node not in draft.held}
     for hole, why in why_not.items():
         draft.refuse(hole.node, *([why] if why else []))

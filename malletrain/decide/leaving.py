@@ -89,9 +89,7 @@ def leaving(
     main_job: str = "",
 ) -> Action:  # fmt: skip
     """How a pilot gives up its node: a worker is asked first; a pilot that has not started goes back at once.
-
-    `hole`: that closes: a worker that does not leave is killed in time for its end (`margin_s` has KillWait in it).
-    """
+    `hole`: that closes: a worker that does not leave is killed in time for its end (`margin_s` has KillWait)."""
     if pilot.phase is PilotPhase.RELEASED:
         return RecyclePilot(pilot.job_id, pilot.id, pilot.node, f"not started yet; {reason}", main_job=main_job)
     latest = now + rules.leave_patience_s
@@ -118,15 +116,12 @@ def _leaving_at_once(main_job: str, pilot: Pilot) -> Action:
     return RecyclePilot(pilot.job_id, pilot.id, pilot.node, reason, main_job=main_job)
 
 
-def _waited_s(pilot: Pilot, now: float) -> float:
-    """Seconds since the pilot was asked for what it is to do; endless where the clock was set back since."""
-    waited = now - pilot.since
-    return math.inf if waited < -SET_BACK_S else waited
-
-
-def _ago(pilot: Pilot, now: float) -> str:
-    waited = _waited_s(pilot, now)
-    return "before the clock was set back" if waited == math.inf else f"{waited:.0f} s ago"
+def _asked(pilot: Pilot, now: float) -> tuple[float, str]:
+    """Seconds since the pilot was asked for what it is to do, and in words; endless where the clock was set back."""
+    waited_s = now - pilot.since
+    if waited_s < -SET_BACK_S:
+        return math.inf, "before the clock was set back"
+    return waited_s, f"{waited_s:.0f} s ago"
 
 
 def overdue_leaves(views: Mapping[int, JobView], now: float, yields: YieldPlan) -> list[Action]:
@@ -134,9 +129,10 @@ def overdue_leaves(views: Mapping[int, JobView], now: float, yields: YieldPlan) 
     Where neither the main queue nor staff waits, a checkpoint may still be written within Slurm's KillWait."""
     actions: list[Action] = []
     for pilot in (p for _, view in sorted(views.items()) for p in view.unsettled if p.phase is PilotPhase.LEAVING):
-        if pilot.leave_by is not None and (now >= pilot.leave_by or _waited_s(pilot, now) == math.inf):
+        waited_s, ago = _asked(pilot, now)
+        if pilot.leave_by is not None and (now >= pilot.leave_by or waited_s == math.inf):
             kill = pilot.leave_cause in KILLED_WHEN_LATE or pilot.node in yields.kept
-            reason = f"asked to leave {_ago(pilot, now)} ({pilot.reason}) and still there{': killed' if kill else ''}"
+            reason = f"asked to leave {ago} ({pilot.reason}) and still there{': killed' if kill else ''}"
             actions.append(RecyclePilot(pilot.job_id, pilot.id, pilot.node, reason, kill=kill))
         elif pilot.node in yields.at_once:
             actions.append(_leaving_at_once(yields.at_once[pilot.node], pilot))
@@ -167,23 +163,23 @@ def overdue_pilots(views: Mapping[int, JobView], snapshot: Snapshot, now: float,
     released = {pilot.task for pilot in unsettled if pilot.phase is PilotPhase.RELEASED}
     rows = {job.id: job for job in snapshot.jobs if job.id in released} if released else {}
     for pilot in unsettled:
-        waited = _waited_s(pilot, now)
-        if pilot.phase is PilotPhase.RELEASED and (pilot.since < snapshot.taken_at or waited == math.inf):
+        waited_s, ago = _asked(pilot, now)
+        if pilot.phase is PilotPhase.RELEASED and (pilot.since < snapshot.taken_at or waited_s == math.inf):
             if not pilot.node:
                 actions.append(
                     RecyclePilot(pilot.job_id, pilot.id, "", f"not released by the daemon: {pilot.reason}")
                 )
                 continue
             found = diagnose(rows.get(pilot.task), snapshot.node.get(pilot.node))
-            if waited <= rules.start_patience_s and not found.unfit:
+            if waited_s <= rules.start_patience_s and not found.unfit:
                 continue
-            reason = f"released on {pilot.node} {_ago(pilot, now)} and not started: {found.words}"
+            reason = f"released on {pilot.node} {ago} and not started: {found.words}"
             # Of a task's pilots the first says so: one failure of the job, not one for each node.
             of_job = "" if pilot.is_part else f"job {pilot.job_id}"
             subject = of_job if found.of_job else pilot.node
             actions.append(RecyclePilot(pilot.job_id, pilot.id, pilot.node, reason, subject, unfit=found.unfit))
-        elif pilot.phase is PilotPhase.RECYCLING and waited > rules.start_patience_s:
-            reason = f"requeued {_ago(pilot, now)} and still on {pilot.node}"
+        elif pilot.phase is PilotPhase.RECYCLING and waited_s > rules.start_patience_s:
+            reason = f"requeued {ago} and still on {pilot.node}"
             actions.append(RecyclePilot(pilot.job_id, pilot.id, pilot.node, reason))
     return actions
 

@@ -190,9 +190,7 @@ def on_turn_or_starving(
     waits: Waits, nodes: int, now: float, max_wait_s: float, turn_s: float, fewest: Callable[[int, int], int]
 ) -> frozenset[int]:
     """The jobs that must have nodes now: on their turn, then the longest waiting, as long as their fewest fit.
-
-    `fewest(job, left)`: the fewest nodes that it may have of `left`; 0 where it may have none.
-    """
+    `fewest(job, left)`: the fewest nodes that it may have of `left`; 0 where it may have none."""
     since = now - waits.turned_at
     on_turn = waits.keeps & (waits.waited_s >= max_wait_s) & (since < turn_s)
     starving = ~waits.keeps & ~waits.has & (since >= max_wait_s)
@@ -236,11 +234,8 @@ MIN_OBSERVED_S = 6 * 3600.0
 def admission_refusal(
     wanted: JobView, others: Iterable[JobView], supply: Sequence[int], seen_s: float, now: float, policy: Policy
 ) -> str:
-    """Why `wanted`, whose job has a deadline, is not taken; '' where it is.
-
-    `others`: the jobs that are not over. `supply`: equally likely numbers of nodes, from `seen_s` seconds of
-    watching. `policy`: what sizes the jobs here; one that takes no deadlines keeps none.
-    """
+    """Why `wanted`, whose job has a deadline, is not taken beside the `others` that are not over; '' where it is.
+    `supply`: equally likely numbers of nodes, from `seen_s` seconds of watching; `policy`: what sizes jobs here."""
     job = wanted.job
     if Need.DEADLINES not in policy.needs:
         return f"this site keeps no deadlines (its sizing.policy is {policy.name}): leave --deadline out"

@@ -158,10 +158,10 @@ def task_groups(holes: Sequence[Hole], most: int, snapshot: Snapshot) -> list[tu
         return [(hole,) for hole in holes]
     nodes = (snapshot.node[hole.node] for hole in holes)
     alike = ((h.until, n.cpus, n.memory_mib, n.gres, n.features) for h, n in zip(holes, nodes, strict=True))
-    groups: dict[int, list[Hole]] = {}
+    groups: dict[int, tuple[Hole, ...]] = {}
     for hole, number in zip(holes, task_numbers(alike, most), strict=True):
-        groups.setdefault(number, []).append(hole)
-    return [tuple(group) for group in groups.values()]
+        groups[number] = (*groups.get(number, ()), hole)
+    return list(groups.values())
 
 
 def whole_sizes(
@@ -209,23 +209,15 @@ def co_allocated(pilot: str, view: JobView) -> tuple[Pilot, ...]:
 
 
 def after_loss(pilot: Pilot, view: JobView, *, left: bool, reason: str, deadline: float) -> list[Action]:
-    """What follows for a task of several nodes when the worker of one of its pilots is gone.
-
-    `left`: in order; else it was lost, and may turn out to be only silent. The workers on its other nodes are asked
-    to leave, by `deadline`; when none is there any more, and the last left in order, the nodes are given back.
-    """
+    """What follows for a task of several nodes when the worker of one of its pilots is gone: those on its other nodes
+    are asked to leave, by `deadline`; when none is there any more, and the last `left` in order (one that was lost
+    may be only silent), the nodes are given back."""
     others = co_allocated(pilot.id, view)
-    running = PilotPhase.RUNNING, PilotPhase.LEAVING
-    here = PilotPhase.RUNNING, PilotPhase.RELEASED  # a look may show the start after the worker was heard
     if any(other.ready for other in others):
-        why = f"the worker of {pilot.id} on {pilot.node} is gone: {reason}"
-        return [
-            LeavePilot(each.job_id, each.id, each.node, LeaveCause.CO_ALLOCATED_GONE, deadline, why)
-            for each in others
-            if each.ready and each.phase in here
-        ]
-    return [
-        RecyclePilot(each.job_id, each.id, each.node, reason)
-        for each in (pilot, *others)
-        if left and each.phase in running
-    ]
+        why, cause = f"the worker of {pilot.id} on {pilot.node} is gone: {reason}", LeaveCause.CO_ALLOCATED_GONE
+        here = PilotPhase.RUNNING, PilotPhase.RELEASED  # a look may show the start after the worker was heard
+        going = [each for each in others if each.ready and each.phase in here]
+        return [LeavePilot(each.job_id, each.id, each.node, cause, deadline, why) for each in going]
+    running = PilotPhase.RUNNING, PilotPhase.LEAVING
+    back = [each for each in (pilot, *others) if left and each.phase in running]
+    return [RecyclePilot(each.job_id, each.id, each.node, reason) for each in back]

@@ -98,9 +98,8 @@ def top_ups(views: Mapping[int, JobView], now: float, rules: Rules) -> list[Acti
     actions: list[Action] = []
     for _, view in sorted(views.items()):
         left, wanted = view.held_count, max(RESERVE_TASKS, min(view.job.max_nodes, rules.max_top_up))
-        if left >= wanted // 2 or not view.staying:
-            continue
-        if view.topped_up_at is None or now - view.topped_up_at >= rules.start_patience_s:
+        was_asked = view.topped_up_at is not None and now - view.topped_up_at < rules.start_patience_s
+        if left < wanted // 2 and view.staying and not was_asked:
             reason = f"{left} held tasks are left for up to {view.job.max_nodes} nodes"
             actions.append(TopUp(view.job.id, wanted - left, reason))
     return actions
@@ -108,10 +107,7 @@ def top_ups(views: Mapping[int, JobView], now: float, rules: Rules) -> list[Acti
 
 def find_strays(snapshot: Snapshot, views: Mapping[int, JobView], rules: Rules) -> tuple[Stray, ...]:
     """Jobs of the harvest partition that hold nodes, or wait for some, and that the daemon has not started. `views`:
-    of all jobs, those that are over included.
-
-    Held tasks are nobody's stray: they start only when they are released.
-    """
+    of all jobs, those that are over included. Held tasks are nobody's stray: they start only once released."""
     if not rules.takes_back:
         return ()
     pilots = {pilot.task for view in views.values() for pilot in view.active}

@@ -1,8 +1,6 @@
-"""The reserve: idle nodes that no pilot takes, and that are made free again when a main job has taken them.
-
-It is what `srun -I`, a hetjob, and the first jobs of a burst start on without waiting for anybody. Slurm fills nodes
-of the lowest Weight first, so the reserve is of those.
-"""
+"""The reserve: idle nodes that no pilot takes, and that are made free again when a main job has taken them: what
+`srun -I`, a hetjob, and the first jobs of a burst start on. Slurm fills nodes of the lowest Weight first, so the
+reserve is of those."""
 
 from __future__ import annotations
 
