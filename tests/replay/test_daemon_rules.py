@@ -14,7 +14,7 @@ from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.engine import Engine
 from malletrain.replay.options import EngineKind, Options
 from malletrain.replay.result import Cause, Result
-from malletrain.replay.run import limits_that_bind, replay
+from malletrain.replay.run import replay
 from malletrain.replay.scoring.figures import Score
 from malletrain.replay.sizer import PolicySizer, parse_policy
 from malletrain.replay.traces.trace import BUSY, IDLE
@@ -152,8 +152,6 @@ def test_what_the_cap_and_the_reserve_leave_idle_is_counted() -> None:
     assert score.reserve_node_seconds == pytest.approx(2 * 1000.0)
     assert score.beyond_cap_node_seconds == pytest.approx(3 * 1000.0)
     assert any("max_pilots" in warning and "30%" in warning for warning in found.warnings)
-    narrow = limits_that_bind(options.with_rules(max_nodes=99), found.scores, [job(most=4)])
-    assert any("no job here takes more than 4 nodes" in warning for warning in narrow)
 
 
 def test_the_ideal_machine_is_a_policy_beside_the_daemon() -> None:
