@@ -14,7 +14,7 @@ from malletrain.domain.errors import InvalidInput
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.likely_outages import SuspectedOutages
 from malletrain.replay.loop_engine import score_by_loop
-from malletrain.replay.options import EngineKind, Options
+from malletrain.replay.options import Options
 from malletrain.replay.parts import Part, Piece, Progress, divisible, parts_of, run_here, run_in_processes
 from malletrain.replay.result import Result, joined
 from malletrain.replay.sampling import Sample, SampledReplay, estimated, sampled_replay
@@ -54,7 +54,7 @@ def limits_that_bind(options: Options, scores: Mapping[str, Score]) -> tuple[str
 class Replay:
     """What was replayed and what came out: `results` and `scores` by policy name, in the order asked for.
 
-    `results` is empty after the daemon's loop (`EngineKind.LOOP`), whose journal is scored. `suspected`: idle time of
+    `results` is empty after the daemon's loop (`Options.by_loop`), whose journal is scored. `suspected`: idle time of
     the log that probably was none. `sampled`: which days were replayed, where not all were: totals, samples and
     scores are then estimates of the window, columns and pilots those of these days.
     """
@@ -183,7 +183,7 @@ def _require_plain(choices: Sequence[PolicyChoice], options: Options) -> None:
         return
     if options.daemon:
         raise InvalidInput("replay.node_class", "sizes by class on the ideal machine alone: give replay.ideal too")
-    if options.engine is EngineKind.LOOP or options.budgets:
+    if options.by_loop or options.budgets:
         raise InvalidInput("replay.node_class", "is for the fast engine, without replay.budget")
     for choice in choices:
         if choice.policy == ONE_NODE:
@@ -214,6 +214,6 @@ def _bound(choice: PolicyChoice, options: Options) -> Options:
 def _run_part(
     jobs: Sequence[TrainingJob], options: Options, part: Part, choice: PolicyChoice, tell: Callable[[float], None]
 ) -> Result | Score:
-    if options.engine is EngineKind.LOOP:
+    if options.by_loop:
         return score_by_loop(part.trace, jobs, choice, options)
     return part.run(jobs, choice, _bound(choice, options), tell)

@@ -12,7 +12,7 @@ from malletrain.decide.rules import Rules
 from malletrain.domain.job import ResizeCosts
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.engine import Engine
-from malletrain.replay.options import EngineKind, Options
+from malletrain.replay.options import Options
 from malletrain.replay.result import Cause, Result
 from malletrain.replay.run import replay
 from malletrain.replay.scoring.figures import Score
@@ -52,8 +52,8 @@ def both(machine: ClusterTrace, jobs: list[TrainingJob], rules: Rules) -> tuple[
     options = Options.of_daemon(rules, TICK_S)
     choices = [parse_policy("auto", None)]
     quick, slow = (
-        replay(machine, jobs, choices, replace(options, engine=kind), processes=1).scores["auto"]
-        for kind in (EngineKind.FAST, EngineKind.LOOP)
+        replay(machine, jobs, choices, replace(options, by_loop=by_loop), processes=1).scores["auto"]
+        for by_loop in (False, True)
     )
     return quick, slow
 
