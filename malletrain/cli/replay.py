@@ -29,7 +29,7 @@ from malletrain.replay.assumed_placement import AssumedPlacement
 from malletrain.replay.cluster_trace import ClusterTrace, Window, cluster_trace
 from malletrain.replay.job_files import read_jobs
 from malletrain.replay.likely_outages import SuspectedOutages, likely_outages, without_outages
-from malletrain.replay.options import EngineKind, Options
+from malletrain.replay.options import Options
 from malletrain.replay.parts import Progress
 from malletrain.replay.policy_inputs import parse_budget, parse_node_class
 from malletrain.replay.report.summary import summary
@@ -223,7 +223,7 @@ def _options(given: Given, jobs: list[TrainingJob], site: ReplayedSite, rules: R
         options = Options.of_daemon(rules, site.config.loop.tick_s, site.name)
     return dataclasses.replace(
         options,
-        engine=EngineKind(given["engine"]),
+        by_loop=given["engine"] == "loop",
         budgets=tuple(parse_budget(each, jobs) for each in given["budget"]),
         classes=tuple(map(parse_node_class, given["node_class"])),
     )

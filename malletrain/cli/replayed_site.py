@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -50,29 +50,23 @@ def replayed_rules(config: Config, slurm: str = "", epilog_s: float | None = Non
 class ReplaySettings(Section):
     """Each key with its bounds, its default and what it does."""
 
-    procs_per_node: Annotated[int | None, Field(ge=1, le=100_000, description="For logs that count processors.")] = (
-        None
+    procs_per_node: int | None = Field(default=None, ge=1, le=100_000, description="For logs that count processors.")
+    costs_from: str = Field(default="", description="The journal of a daemon: activation and stalls as it measured.")
+    ideal: bool = Field(default=False, description="No tick, no limits on pilots, no reserve.")
+    engine: Literal["fast", "loop"] = Field(
+        default="fast", description="loop: the daemon's own, a hundred times slower."
     )
-    costs_from: Annotated[
-        str, Field(description="The journal of a daemon: activation and stalls as it measured.")
-    ] = ""
-    ideal: Annotated[bool, Field(description="No tick, no limits on pilots, no reserve.")] = False
-    engine: Annotated[
-        Literal["fast", "loop"], Field(description="loop: the daemon's own, a hundred times slower.")
-    ] = "fast"
-    budget: list[str] = Field(default_factory=list, description="Node-hours, as 500/week or vision=20/day.")
+    budget: list[str] = Field(default=[], description="Node-hours, as 500/week or vision=20/day.")
     node_class: list[str] = Field(
-        default_factory=list, description="NAME=A:B[@F]: nodes A to B are F times as fast; a100=0:64@3."
+        default=[], description="NAME=A:B[@F]: nodes A to B are F times as fast; a100=0:64@3."
     )
-    likely_outages: Annotated[
-        Literal["leave-out", "count"], Field(description="Idle time that was probably an outage.")
-    ] = "leave-out"
-    ignore_partition: list[str] = Field(
-        default_factory=list, description="Its jobs count as idle time: a harvest partition."
+    likely_outages: Literal["leave-out", "count"] = Field(
+        default="leave-out", description="Idle time that was probably an outage."
     )
-    timezone: Annotated[str, Field(description="For times that name none.")] = "UTC"
-    seed: Annotated[int, Field(ge=0, le=2**63 - 1, description="For all random choices.")] = 0
-    processes: Annotated[int | None, Field(ge=1, le=1024, description="Replays at once.")] = None
+    ignore_partition: list[str] = Field(default=[], description="Its jobs count as idle time: a harvest partition.")
+    timezone: str = Field(default="UTC", description="For times that name none.")
+    seed: int = Field(default=0, ge=0, le=2**63 - 1, description="For all random choices.")
+    processes: int | None = Field(default=None, ge=1, le=1024, description="Replays at once.")
 
 
 def settings_of(path: Path | None) -> dict[str, Any]:

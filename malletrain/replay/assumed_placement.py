@@ -40,7 +40,7 @@ def place_jobs(jobs: JobRecords, nodes: int, procs_per_node: int, rule: AssumedP
     """
     wanted, part = wanted_nodes(jobs, procs_per_node)
     machine = Machine(nodes, procs_per_node, rule, seed)
-    held: list[Nodes] = [_NONE] * len(wanted)
+    held: list[Nodes] = [np.empty(0, np.int32)] * len(wanted)
     ends = np.where(np.isfinite(jobs.end), jobs.end, np.inf)
     by_start, by_end = np.argsort(jobs.start, kind="stable").tolist(), np.argsort(ends, kind="stable").tolist()
     start, end = jobs.start.tolist(), ends.tolist()
@@ -71,9 +71,6 @@ def _overcommitted(jobs: JobRecords, need: NDArray[np.float64], nodes: int) -> t
     return (float(lasts[excess > 0].sum()) / span if span > 0 else 0.0), float(excess @ lasts)
 
 
-_NONE: Nodes = np.empty(0, np.int32)
-
-
 def wanted_nodes(jobs: JobRecords, procs_per_node: int) -> tuple[Ints, Ints]:
     """Nodes for each record, and for records smaller than a node their processors (0: whole nodes)."""
     procs = jobs.procs.astype(np.int64)
@@ -90,17 +87,16 @@ class Machine:
         self.is_free = np.ones(nodes, dtype=bool)
         self.used = np.zeros(nodes, dtype=np.int64)  # processors in use on shared nodes
         self.procs_per_node = procs_per_node
-        self.random = np.random.default_rng(seed)
-        self.pick = self._random if rule is AssumedPlacement.RANDOM else self._first
+        self.random = np.random.default_rng(seed) if rule is AssumedPlacement.RANDOM else None
 
     def take(self, wanted: int, part: int) -> Nodes:
         """Nodes for a job; with `part` one node of which it uses so many processors."""
         if part:
             shared = np.flatnonzero((self.used > 0) & (self.used + part <= self.procs_per_node))
-            chosen = shared[:1] if len(shared) else self.pick(1)
+            chosen = shared[:1] if len(shared) else self._pick(1)
             self.used[chosen] += part
         else:
-            chosen = self.pick(wanted)
+            chosen = self._pick(wanted)
         self.is_free[chosen] = False
         return chosen.astype(np.int32)  # a copy: a view would keep all free nodes' numbers alive
 
@@ -110,9 +106,8 @@ class Machine:
             nodes = nodes[self.used[nodes] == 0]
         self.is_free[nodes] = True
 
-    def _first(self, wanted: int) -> Ints:
-        return np.flatnonzero(self.is_free)[:wanted]
-
-    def _random(self, wanted: int) -> Ints:
+    def _pick(self, wanted: int) -> Ints:
         free = np.flatnonzero(self.is_free)
-        return free if len(free) <= wanted else np.sort(self.random.choice(free, wanted, replace=False))
+        if self.random is None or len(free) <= wanted:
+            return free[:wanted]
+        return np.sort(self.random.choice(free, wanted, replace=False))

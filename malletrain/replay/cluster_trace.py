@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from malletrain.domain.errors import InvalidInput
-from malletrain.replay.assumed_placement import AssumedPlacement, place_jobs
+from malletrain.replay.assumed_placement import AssumedPlacement, place_jobs, wanted_nodes
 from malletrain.replay.changes import Changes, Holdings, Outages, from_events, from_holdings, windowed
 from malletrain.replay.traces import Account, JobRecords, NodeChanges, Trace
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
@@ -266,7 +266,7 @@ def _machine_size(jobs: JobRecords, window: Window, warnings: list[str]) -> tupl
 
 def _peak(jobs: JobRecords, per_node: int) -> int:
     """The most nodes in use at any time."""
-    need = np.maximum(np.where(jobs.procs > 0, -(-jobs.procs // per_node), jobs.count), 1).astype(np.int64)
+    need, _ = wanted_nodes(jobs, per_node)
     when = np.concatenate([jobs.end, jobs.start])
     delta = np.concatenate([-need, need])
     order = np.argsort(when, kind="stable")  # ends stand first, so they come first at equal times

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any
 
 from malletrain.decide.rules import AccountBudget, Rules
@@ -14,21 +13,13 @@ from malletrain.replay.policy_inputs import NodeClass
 UNLIMITED = Rules(max_pilots=10**9, max_pilot_s=math.inf, max_top_up=0, max_failures=10**9, max_wait_s=0.0)
 
 
-class EngineKind(StrEnum):
-    """What replays the trace."""
-
-    FAST = "fast"  #: sizes the jobs at every event and integrates in between (`malletrain.replay.engine`)
-    LOOP = (
-        "loop"  #: the daemon's own loop over simulated workers (`malletrain.replay.loop_engine`), two orders slower
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Options:
     """How to replay. Seconds.
 
     tick_s: 0: every event is decided at once, else at the next multiple, as a daemon that polls.
-    engine: the loop serves policies by their names alone; `replay` refuses anything else.
+    by_loop: by the daemon's own loop over simulated workers (`malletrain.replay.loop_engine`), two orders slower;
+        it serves policies by their names alone.
     budgets: node-seconds of accounts for each day, week or month; fast engine only.
     classes: of nodes, where jobs are to be sized by class; fast engine only.
     rules: the daemon's, of which those on pilots, the reserve, and turns of jobs bind.
@@ -36,7 +27,7 @@ class Options:
     """
 
     tick_s: float = 0.0
-    engine: EngineKind = EngineKind.FAST
+    by_loop: bool = False
     budgets: tuple[AccountBudget, ...] = ()
     classes: tuple[NodeClass, ...] = ()
     rules: Rules = UNLIMITED

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.engine import Engine
-from malletrain.replay.options import EngineKind, Options
+from malletrain.replay.options import Options
 from malletrain.replay.result import Result
 from malletrain.replay.scoring.figures import Score
 from malletrain.replay.sizer import PolicyChoice, PolicySizer
@@ -62,7 +62,7 @@ def divisible(trace: ClusterTrace, jobs: Sequence[TrainingJob], options: Options
         each.job.total_samples is None and each.job.deadline is None and each.job.submitted_at <= trace.start
         for each in jobs
     )
-    return endless and not options.budgets and not options.classes and options.engine is EngineKind.FAST
+    return endless and not options.budgets and not options.classes and not options.by_loop
 
 
 def parts_of(trace: ClusterTrace, options: Options, spans: Sequence[tuple[float, float]] = ()) -> Iterator[Part]:

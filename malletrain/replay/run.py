@@ -14,7 +14,7 @@ from malletrain.domain.errors import InvalidInput
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.likely_outages import SuspectedOutages
 from malletrain.replay.loop_engine import score_by_loop
-from malletrain.replay.options import EngineKind, Options
+from malletrain.replay.options import Options
 from malletrain.replay.parts import Part, Piece, Progress, divisible, parts_of, run_here, run_in_processes
 from malletrain.replay.result import Result, joined
 from malletrain.replay.sampling import Sample, SampledReplay, estimated, sampled_replay
@@ -27,13 +27,8 @@ from malletrain.replay.workload import TrainingJob, shifted
 MIN_SHARE_LOST = 0.05
 
 
-def limits_that_bind(
-    options: Options, scores: Mapping[str, Score], jobs: Sequence[TrainingJob] = ()
-) -> tuple[str, ...]:
-    """One sentence for each rule of the daemon that leaves much idle time unused, whatever policy sizes.
-
-    `jobs`: those replayed; a pilot is of one job, and so no wider than the widest of them takes.
-    """
+def limits_that_bind(options: Options, scores: Mapping[str, Score]) -> tuple[str, ...]:
+    """One sentence for each rule of the daemon that leaves much idle time unused, whatever policy sizes."""
     if not options.daemon:
         return ()
     found = [score for score in scores.values() if score.idle_node_seconds > 0]
@@ -41,15 +36,11 @@ def limits_that_bind(
     capped = max(((s.beyond_cap_node_seconds or 0.0) / s.idle_node_seconds for s in found), default=0.0)
     if capped >= MIN_SHARE_LOST:
         most = options.rules.max_nodes
-        widest = min(most, max((each.job.max_nodes for each in jobs), default=most))
-        width = f"{widest} nodes" if widest > 1 else "one node"
-        wider = "Wider pilots (pilot.max_nodes) hold"
-        if widest < most:
-            wider = f"A pilot is of one job, and no job here takes more than {width}: jobs that take more hold"
         warnings.append(
-            f"The daemon's cap binds: pool.max_pilots = {options.rules.max_pilots:,} pilots of at most {width} leave "
-            f"{capped:.0%} of the idle node-hours unused. {wider} more with as many "
-            "jobs for slurmctld; a higher cap costs it time in every cycle while jobs are blocked (see sdiag)."
+            f"The daemon's cap binds: pool.max_pilots = {options.rules.max_pilots:,} pilots of at most {most} nodes "
+            f"leave {capped:.0%} of the idle node-hours unused. Wider pilots (pilot.max_nodes), of jobs that take as "
+            "many nodes, hold more with as many jobs for slurmctld; a higher cap costs it time in every cycle while "
+            "jobs are blocked (see sdiag)."
         )
     kept = max(((s.reserve_node_seconds or 0.0) / s.idle_node_seconds for s in found), default=0.0)
     if kept >= MIN_SHARE_LOST:
@@ -63,10 +54,9 @@ def limits_that_bind(
 class Replay:
     """What was replayed and what came out: `results` and `scores` by policy name, in the order asked for.
 
-    `results` is empty after the daemon's loop (`EngineKind.LOOP`), whose journal is scored. `suspected`: idle time of
-    the log that probably was none.
-    `sampled`: which days were replayed, where not all were: totals, samples and scores are then estimates of the
-    window, columns and pilots those of these days.
+    `results` is empty after the daemon's loop (`Options.by_loop`), whose journal is scored. `suspected`: idle time of
+    the log that probably was none. `sampled`: which days were replayed, where not all were: totals, samples and
+    scores are then estimates of the window, columns and pilots those of these days.
     """
 
     trace: ClusterTrace
@@ -83,7 +73,7 @@ class Replay:
         """What is doubtful about the log, the window and the assumptions, one sentence each."""
         before = *self.trace.account.warnings, *self.trace.warnings
         suspected = () if self.suspected is None else (self.suspected.sentence(),)
-        return *before, *limits_that_bind(self.options, self.scores, self.jobs), *suspected
+        return *before, *limits_that_bind(self.options, self.scores), *suspected
 
     def trace_json(self) -> dict[str, object]:
         """What is said of the trace in the JSON answer."""
@@ -193,7 +183,7 @@ def _require_plain(choices: Sequence[PolicyChoice], options: Options) -> None:
         return
     if options.daemon:
         raise InvalidInput("replay.node_class", "sizes by class on the ideal machine alone: give replay.ideal too")
-    if options.engine is EngineKind.LOOP or options.budgets:
+    if options.by_loop or options.budgets:
         raise InvalidInput("replay.node_class", "is for the fast engine, without replay.budget")
     for choice in choices:
         if choice.policy == ONE_NODE:
@@ -224,6 +214,6 @@ def _bound(choice: PolicyChoice, options: Options) -> Options:
 def _run_part(
     jobs: Sequence[TrainingJob], options: Options, part: Part, choice: PolicyChoice, tell: Callable[[float], None]
 ) -> Result | Score:
-    if options.engine is EngineKind.LOOP:
+    if options.by_loop:
         return score_by_loop(part.trace, jobs, choice, options)
     return part.run(jobs, choice, _bound(choice, options), tell)

@@ -13,14 +13,12 @@ until the machine is harvested again, so delays do not add up along a queue as t
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
@@ -49,8 +47,6 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=8, help="nodes of each lab, a multiple of 4")
     parser.add_argument("--keep-idle", type=int, default=0, help="pool.keep_idle")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--limit-s", type=float, default=3600.0, help="begin no trial after so long")
-    parser.add_argument("--json", type=Path, help="write the trials to this file")
     options = parser.parse_args()
     rows: list[dict[str, object]] = []
     with ExitStack() as stack:
@@ -68,19 +64,13 @@ def main() -> int:
         site = stack.enter_context(Site(labs[PILOTS], settings=settings))
         site.start()
         site.harvest("alice", options.nodes)
-        end = time.monotonic() + options.limit_s
         for number, (label, jobs) in enumerate(trials(options)):
-            if time.monotonic() > end:
-                print("stopped: the time is over", flush=True)
-                break
             try:
                 rows += trial(number, label, jobs, labs, site, options)
             except LabError as error:
                 print(f"trial {number} ({label}): {error}", file=sys.stderr)
                 break
     print("\n".join(summary(rows, options)))
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1))
     return 0
 
 

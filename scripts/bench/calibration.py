@@ -4,7 +4,7 @@ A piece of a real log is scaled to a lab of real Slurm, its times divided by a f
 training script whose steps wait). Then `malletrain replay` says of the holes that its main jobs left, with the same
 malletrain.toml and Slurm settings, how many node-seconds train. Printed:
 
-    predicted   with costs as the pages say (or --activate, --rescale)
+    predicted   with costs as the pages say
     costs       with the activation and the stalls that the play measured
     played      the journal
 
@@ -14,7 +14,6 @@ malletrain.toml and Slurm settings, how many node-seconds train. Printed:
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
 import sys
@@ -57,19 +56,11 @@ def main() -> int:
     parser.add_argument("--hours", type=float, default=2.0, help="hours of the log that are played in it")
     parser.add_argument("--choice", type=int, default=0, help="which window: 0 is the one nearest to --fill")
     parser.add_argument("--fill", type=float, default=0.6, help="share of the machine that the main queue takes")
-    parser.add_argument("--activate", type=float, help="predicted activation, s; by profile when not given")
-    parser.add_argument("--rescale", default="0.3,0.1", help="predicted stalls to grow and to shrink, s")
-    parser.add_argument("--keep-idle", type=int, default=1, help="pool.keep_idle")
-    parser.add_argument("--tick", type=float, help="loop.tick_s; that of fast plays, or the default, when not given")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    options = parser.parse_args()
-    found = play(options)
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=1))
+    play(parser.parse_args())
     return 0
 
 
-def play(options: argparse.Namespace) -> dict[str, float]:
+def play(options: argparse.Namespace) -> None:
     """Play, and print node-seconds of training by each column."""
     jobs, factor = from_log(
         options.log, options.nodes, options.seconds * 0.95, options.hours * 3600.0, options.choice, options.fill
@@ -77,10 +68,7 @@ def play(options: argparse.Namespace) -> dict[str, float]:
     name = f"{options.log.name.partition('.')[0]} window {options.choice}, time / {factor:.3g}, {options.profile}"
     print(f"{name}: {len(jobs)} main jobs on {options.nodes} nodes", flush=True)
     config = lab_config(options.nodes, options.profile, preemption=True)
-    loop = FAST_LOOP if options.profile == "fast" else []
-    if options.tick is not None:
-        loop = [f"tick_s = {options.tick}"]
-    settings = {"loop": loop, "pool": [f"keep_idle = {options.keep_idle}"]}
+    settings = {"loop": FAST_LOOP if options.profile == "fast" else [], "pool": ["keep_idle = 1"]}
     with (
         folder_for_labs() as directory,
         Lab.up(directory / "lab", config) as lab,
@@ -88,8 +76,8 @@ def play(options: argparse.Namespace) -> dict[str, float]:
     ):
         replayed = ReplayedSite(site.config, directory / "scheduler.txt", options.seconds)
         replayed.scheduler.write_text(scheduler(lab, config))
-        activate = ACTIVATE_S[options.profile] if options.activate is None else options.activate
-        stated = ["--activate", f"{activate:g}", "--rescale", options.rescale]
+        activate = ACTIVATE_S[options.profile]
+        stated = ["--activate", f"{activate:g}", "--rescale", "0.3,0.1"]
         site.start()
         arm = Arm(PILOTS, lab, jobs)
         begin, load = played(arm, site, options)
@@ -107,7 +95,6 @@ def play(options: argparse.Namespace) -> dict[str, float]:
     print(f"load {min(load):.1f} to {max(load):.1f}, mean {fmean(load):.1f}; measured: {' '.join(paid)}")
     for name, seconds in columns.items():
         print(f"{name:10}{seconds:10.0f} node-seconds of training; played / this: {columns['played'] / seconds:.3f}")
-    return columns
 
 
 def played(arm: Arm, site: Site, options: argparse.Namespace) -> tuple[float, list[float]]:

@@ -1,6 +1,6 @@
 """How near curves come beyond the sizes that were measured: on 1, 2 and 4 nodes, asked about all larger ones.
 
-    python -m scripts.bench.extrapolation [--data ../shared/data] [--given 1,2,4] [--json FILE]
+    python -m scripts.bench.extrapolation [--data ../shared/data] [--given 1,2,4]
 
 A row for each set of published measurements:
 
@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import csv
 import gzip
-import json
 import math
 import sys
 from collections import defaultdict
@@ -177,7 +176,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parents[3] / "shared" / "data")
     parser.add_argument("--given", default="1,2,4", help="sizes that are measured [1,2,4]")
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if not options.data.is_dir():
         print(f"extrapolation: {options.data} holds no measurements: give --data", file=sys.stderr)
@@ -192,8 +190,6 @@ def main() -> int:
         lost = " / ".join(f"{row['lost'][law]:.1%}" for law in laws)
         outside = f"{row['below']:.2f}, {row['above']:.2f}"
         print(f"| {name} | {row['curves']} | {errors} | {row['coverage']:.2f} | {outside} | {lost} |")
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
     return 0
 
 

@@ -9,7 +9,6 @@ happens: by the daemon's journal, by the pilot's batch script, by the payload's 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import pwd
 import shlex
@@ -90,7 +89,6 @@ def main() -> int:
     parser.add_argument("--profile", choices=("fast", "site"), default="fast")
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--tick", type=float, default=2.0, help="loop.tick_s")
-    parser.add_argument("--json", type=Path, help="write the runs to this file")
     options = parser.parse_args()
     config = LabConfig(nodes=3, profile=options.profile, users=True)
     settings = {"loop": [f"tick_s = {options.tick}"], "breaker": ["preemptions_per_hour = 10000"]}
@@ -98,8 +96,6 @@ def main() -> int:
         site.start()
         rows = measure(lab, site, options.runs)
     report(rows, options.profile)
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1))
     return 0 if rows else 1
 
 

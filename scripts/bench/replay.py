@@ -43,7 +43,6 @@ from malletrain.replay import (
     read_trace,
     replay,
 )
-from malletrain.replay.options import EngineKind
 from malletrain.replay.report.intervals import by_day
 from malletrain.replay.result import Result
 from malletrain.replay.sizer import PolicySizer
@@ -167,9 +166,9 @@ def engine_over_loop(log: NodeChanges, name: str, day: int) -> float:
     trace = cluster_trace(part, Window(start_after=day * DAY, end_after=day * DAY + 7200))
     options = Options.of_daemon(replace(SHIPPED, **changed), 10.0)
     fast, loop = (
-        replay(trace, mix(jobs, ResizeCosts()), [parse_policy("auto", None)], replace(options, engine=engine),
+        replay(trace, mix(jobs, ResizeCosts()), [parse_policy("auto", None)], replace(options, by_loop=by_loop),
                processes=1).scores["auto"]
-        for engine in (EngineKind.FAST, EngineKind.LOOP)
+        for by_loop in (False, True)
     )  # fmt: skip
     return fast.speedup_node_seconds / loop.speedup_node_seconds - 1
 

@@ -12,9 +12,9 @@ from malletrain.decide.rules import Rules
 from malletrain.domain.job import ResizeCosts
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.engine import Engine
-from malletrain.replay.options import EngineKind, Options
+from malletrain.replay.options import Options
 from malletrain.replay.result import Cause, Result
-from malletrain.replay.run import limits_that_bind, replay
+from malletrain.replay.run import replay
 from malletrain.replay.scoring.figures import Score
 from malletrain.replay.sizer import PolicySizer, parse_policy
 from malletrain.replay.traces.trace import BUSY, IDLE
@@ -52,8 +52,8 @@ def both(machine: ClusterTrace, jobs: list[TrainingJob], rules: Rules) -> tuple[
     options = Options.of_daemon(rules, TICK_S)
     choices = [parse_policy("auto", None)]
     quick, slow = (
-        replay(machine, jobs, choices, replace(options, engine=kind), processes=1).scores["auto"]
-        for kind in (EngineKind.FAST, EngineKind.LOOP)
+        replay(machine, jobs, choices, replace(options, by_loop=by_loop), processes=1).scores["auto"]
+        for by_loop in (False, True)
     )
     return quick, slow
 
@@ -152,8 +152,6 @@ def test_what_the_cap_and_the_reserve_leave_idle_is_counted() -> None:
     assert score.reserve_node_seconds == pytest.approx(2 * 1000.0)
     assert score.beyond_cap_node_seconds == pytest.approx(3 * 1000.0)
     assert any("max_pilots" in warning and "30%" in warning for warning in found.warnings)
-    narrow = limits_that_bind(options.with_rules(max_nodes=99), found.scores, [job(most=4)])
-    assert any("no job here takes more than 4 nodes" in warning for warning in narrow)
 
 
 def test_the_ideal_machine_is_a_policy_beside_the_daemon() -> None:

@@ -16,7 +16,7 @@ from malletrain.domain.job import ResizeCosts
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.engine import Engine
 from malletrain.replay.loop_engine import replay_through_loop, score_by_loop
-from malletrain.replay.options import EngineKind, Options
+from malletrain.replay.options import Options
 from malletrain.replay.run import replay
 from malletrain.replay.scoring.figures import Score, score
 from malletrain.replay.scoring.journal_score import score_journal
@@ -112,7 +112,7 @@ def test_a_tick_costs_both_engines_about_the_same(
     jobs = [TrainingJob(each.job, COSTS) for each in jobs]
     choice = parse_policy("exact", None)
     fast = score(Engine(machine, jobs, PolicySizer(choice, jobs), Options(tick_s=tick_s)).run(), machine.seconds)
-    loop = score_by_loop(machine, jobs, choice, Options(engine=EngineKind.LOOP, tick_s=tick_s))
+    loop = score_by_loop(machine, jobs, choice, Options(by_loop=True, tick_s=tick_s))
     changes = len(machine.node) + len(jobs)
     assert abs(loop.idle_node_seconds - fast.idle_node_seconds) <= tick_s * changes
     assert abs(loop.occupied_node_seconds - fast.occupied_node_seconds) <= 2 * tick_s * changes
@@ -128,7 +128,7 @@ def test_a_tick_costs_both_engines_about_the_same(
 def test_what_the_loop_does_not_do_is_refused_by_name(name: str, options: Options, what: str) -> None:
     machine = trace([(0.0, 0, IDLE)], 1, 100.0)
     with pytest.raises(InvalidInput, match=what):
-        replay(machine, [job()], [parse_policy(name, None)], replace(options, engine=EngineKind.LOOP), processes=1)
+        replay(machine, [job()], [parse_policy(name, None)], replace(options, by_loop=True), processes=1)
 
 
 def test_an_empty_journal_is_worth_nothing() -> None:

@@ -33,7 +33,11 @@ def headline(answer: Replay) -> str:
     trace, options = answer.trace_json(), answer.options
     name, score = best(answer)
     used = score.occupied_node_seconds / (score.idle_node_seconds or 1.0)
-    who = "An ideal machine, which no daemon's rules limit," if not options.daemon else _capital(options.daemon)
+    who = (
+        "An ideal machine, which no daemon's rules limit,"
+        if not options.daemon
+        else options.daemon[:1].upper() + options.daemon[1:]
+    )
     whole = answer.trace.seconds or 1.0
     bound = "" if score.share_of_ideal is None else (
         f" Upper bound, at no cost and with no limit: {score.ideal_speedup_node_seconds / whole:,.1f} nodes; this is "
@@ -113,10 +117,6 @@ def limits(answer: Replay) -> str:
     )
 
 
-def _capital(words: str) -> str:
-    return (words or "The daemon")[:1].upper() + (words or "The daemon")[1:]
-
-
 def table(scores: Mapping[str, Score]) -> list[list[str]]:
     """A head, and one row for each name; fairness by Jain's index of the jobs' node-seconds (1: all the same)."""
     head = (
@@ -160,22 +160,11 @@ def waterfall_table(score: Score) -> list[list[str]]:
     ]
 
 
-def waterfall_lines(name: str, score: Score) -> list[str]:
-    """Where the idle node-hours of a policy went, for a terminal."""
-    rows = waterfall_table(score)
-    if len(rows) == 1:
-        return []
-    return [f"policy {name}:", *_aligned(rows, words=1)]
-
-
-def _aligned(rows: list[list[str]], words: int) -> list[str]:
-    """Lines of a table for a terminal: the first `words` columns to the left, figures to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+def _aligned(rows: list[list[str]]) -> list[str]:
+    """Lines of a table for a terminal: the first column to the left, figures to the right."""
+    first, *others = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
-        "  ".join(
-            cell.ljust(width) if i < words else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
+        "  ".join([row[0].ljust(first), *(cell.rjust(width) for cell, width in zip(row[1:], others, strict=True))])
         for row in rows
     ]
 
@@ -183,9 +172,11 @@ def _aligned(rows: list[list[str]], words: int) -> list[str]:
 def summary(answer: Replay) -> str:
     """Sentence, table, and what was skipped."""
     lines = [headline(answer), *filter(None, [sampled(answer)]), limits(answer), ""]
-    lines += _aligned(table(answer.scores), words=1)
-    if fell := waterfall_lines(*best(answer)):
-        lines += ["", *fell]
+    lines += _aligned(table(answer.scores))
+    name, score = best(answer)
+    fell = waterfall_table(score)
+    if len(fell) > 1:
+        lines += ["", f"policy {name}:", *_aligned(fell)]
     skipped = answer.trace.account.skipped
     if skipped:
         lines += ["", "skipped lines: " + ", ".join(f"{count:,} {reason}" for reason, count in skipped.items())]
