@@ -10,14 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from malletrain.domain.event import (
-    Event,
-    EventKind,
-    GenerationPublished,
-    GenerationsReserved,
-    GenerationSwitched,
-    JobAnnounced,
-)
+from malletrain.domain import event as kinds
+from malletrain.domain.event import Event, EventKind
 from malletrain.wire.messages import Seat
 
 
@@ -230,17 +224,19 @@ def last_worlds(events: Iterable[Event], before: Mapping[int, LastWorlds] | None
         if event.job is None:
             continue
         match event.payload:
-            case JobAnnounced():
+            case kinds.JobAnnounced():
                 of_job = found.setdefault(event.job, LastWorlds())
                 of_job.reserved = max(of_job.reserved, GENERATION_BLOCK)
-            case GenerationsReserved(until=until):
+            case kinds.GenerationsReserved(until=until):
                 of_job = found.setdefault(event.job, LastWorlds())
                 of_job.reserved = max(of_job.reserved, until)
-            case GenerationPublished(generation=number, members=members):
+            case kinds.GenerationPublished(generation=number, members=members):
                 of_job = found.setdefault(event.job, LastWorlds())
                 of_job.published = max(of_job.published, number)
                 of_job.untaken = {**of_job.untaken, number: frozenset(members)}
-            case GenerationSwitched(generation=number) if event.job in found and number in found[event.job].untaken:
+            case kinds.GenerationSwitched(generation=number) if (
+                event.job in found and number in found[event.job].untaken
+            ):
                 of_job = found[event.job]
                 of_job.taken = TakenWorld(number, of_job.untaken[number])
                 of_job.untaken = {later: pilots for later, pilots in of_job.untaken.items() if later > number}
