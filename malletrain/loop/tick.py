@@ -249,16 +249,12 @@ class Loop:
         actions: dict[str, Action] = {}
         for event in reports:
             view = views.get(event.job or 0)
-            if (
-                view is None
-                or event.job in over
-                or not isinstance(event.payload, kinds.WorkerLeft | kinds.WorkerLost)
-            ):
+            if not isinstance(event.payload, kinds.WorkerLeft | kinds.WorkerLost) or event.job in over:
                 continue
-            pilot = view.pilots.get(event.pilot or "")
+            pilot = None if view is None else view.pilots.get(event.pilot or "")
             fenced = isinstance(event.payload, kinds.WorkerLost) and event.payload.fenced
             phases = (PilotPhase.RUNNING, PilotPhase.LEAVING, *((PilotPhase.RELEASED,) if fenced else ()))
-            if pilot is None or pilot.phase not in phases:
+            if view is None or pilot is None or pilot.phase not in phases:
                 continue
             left = fenced or isinstance(event.payload, kinds.WorkerLeft)
             asked = pilot.reason if pilot.phase is PilotPhase.LEAVING else ""

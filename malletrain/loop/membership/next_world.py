@@ -234,10 +234,9 @@ def last_worlds(events: Iterable[Event], before: Mapping[int, LastWorlds] | None
                 of_job = found.setdefault(event.job, LastWorlds())
                 of_job.published = max(of_job.published, number)
                 of_job.untaken = {**of_job.untaken, number: frozenset(members)}
-            case kinds.GenerationSwitched(generation=number) if (
-                event.job in found and number in found[event.job].untaken
-            ):
-                of_job = found[event.job]
-                of_job.taken = TakenWorld(number, of_job.untaken[number])
-                of_job.untaken = {later: pilots for later, pilots in of_job.untaken.items() if later > number}
+            case kinds.GenerationSwitched(generation=number):
+                of_job = found.setdefault(event.job, LastWorlds())
+                if number in of_job.untaken:
+                    of_job.taken = TakenWorld(number, of_job.untaken[number])
+                    of_job.untaken = {later: pilots for later, pilots in of_job.untaken.items() if later > number}
     return found
