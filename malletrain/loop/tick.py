@@ -65,17 +65,9 @@ class Loop:
     """
 
     def __init__(
-        self,
-        cluster: Cluster,
-        workers: Workers,
-        journal: Journal,
-        clock: Clock,
-        policy: Policy,
-        rules: Rules,
-        *,
-        act: bool = True,
-        guard: AbstractContextManager[object] | None = None,
-    ) -> None:
+        self, cluster: Cluster, workers: Workers, journal: Journal, clock: Clock, policy: Policy, rules: Rules, *,
+        act: bool = True, guard: AbstractContextManager[object] | None = None,
+    ) -> None:  # fmt: skip
         """`act` False: decisions are made and shown, nothing is recorded or touched (`--dry-run`, `--observe`)."""
         self.ledger = Ledger()
         self.rules = rules

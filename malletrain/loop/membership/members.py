@@ -40,16 +40,11 @@ class Membership:
     """
 
     def __init__(
-        self,
-        settings: MembershipSettings,
-        clock: Clock,
-        admit: Callable[[Claim], Admission],
-        last: Mapping[int, LastWorlds] | None = None,
-        refused: Callable[[int, str], None] = lambda job, why: None,
-        make_secret: Callable[[], str] = lambda: "",
-        holding: Callable[[int], Mapping[str, bool]] = lambda job: {},
+        self, settings: MembershipSettings, clock: Clock, admit: Callable[[Claim], Admission],
+        last: Mapping[int, LastWorlds] | None = None, refused: Callable[[int, str], None] = lambda job, why: None,
+        make_secret: Callable[[], str] = lambda: "", holding: Callable[[int], Mapping[str, bool]] = lambda job: {},
         reserve: Callable[[int, int], bool] = lambda job, until: True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.settings = settings
         self._clock = clock
         self._admit = admit
