@@ -4,20 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from malletrain.domain import event as kinds
 from malletrain.domain.decision import CancelTasks, CutLimit, LeavePilot, RecyclePilot, StartPilot
-from malletrain.domain.event import (
-    ActionIntent,
-    ActionOutcome,
-    Event,
-    PilotEnded,
-    PilotHeld,
-    PilotSetAside,
-    PilotStarted,
-    PilotWaits,
-    WorkerLeft,
-    WorkerLost,
-    WorkerWarm,
-)
+from malletrain.domain.event import Event
 from malletrain.domain.job import Pilot, PilotPhase
 from malletrain.domain.snapshot import SlurmState
 
@@ -26,46 +15,50 @@ from malletrain.domain.snapshot import SlurmState
 NO_DAEMON_STATUS = 118
 
 
+#: Such a pilot waits in its array.
+_WAITS = (PilotPhase.HELD, PilotPhase.ASIDE)
+
+
 def given_up(event: Event) -> bool:
     """Whether the event says that a pilot has no node any more, or none yet."""
-    return isinstance(event.payload, PilotHeld | PilotSetAside | PilotWaits | PilotEnded)
+    return isinstance(event.payload, kinds.PilotHeld | kinds.PilotSetAside | kinds.PilotWaits | kinds.PilotEnded)
 
 
 def after(pilot: Pilot, event: Event) -> Pilot:
     """The pilot after an event about it; the same object where the event changes nothing."""
     match event.payload:
-        case ActionIntent(action=StartPilot(replaces=replaces)):
+        case kinds.ActionIntent(action=StartPilot(replaces=replaces)):
             return replace(_asked(pilot, event, PilotPhase.RELEASED), replaces=replaces)
-        case ActionIntent(action=LeavePilot(deadline=deadline, cause=cause)):
+        case kinds.ActionIntent(action=LeavePilot(deadline=deadline, cause=cause)):
             return replace(_asked(pilot, event, PilotPhase.LEAVING), leave_by=deadline, leave_cause=cause)
-        case ActionIntent(action=RecyclePilot()):
+        case kinds.ActionIntent(action=RecyclePilot()):
             return replace(_asked(pilot, event, PilotPhase.RECYCLING), since=event.at)
-        case ActionOutcome(action=StartPilot(), done=False) if pilot.phase is PilotPhase.RELEASED:
+        case kinds.ActionOutcome(action=StartPilot(), done=False) if pilot.phase is PilotPhase.RELEASED:
             phase = PilotPhase.ENDED if pilot.is_part else PilotPhase.HELD
             return replace(pilot, phase=phase, since=event.at, node="", asked_on=pilot.node)
-        case ActionOutcome(action=StartPilot(), done=True, restarts=restarts):
+        case kinds.ActionOutcome(action=StartPilot(), done=True, restarts=restarts):
             return replace(pilot, restarts=restarts)
-        case ActionOutcome(action=RecyclePilot(), preempted=True):
+        case kinds.ActionOutcome(action=RecyclePilot(), preempted=True):
             return replace(pilot, preempted=True)
-        case ActionOutcome(action=CancelTasks(), done=True) if pilot.phase in (PilotPhase.HELD, PilotPhase.ASIDE):
+        case kinds.ActionOutcome(action=CancelTasks(), done=True) if pilot.phase in _WAITS:
             return replace(pilot, phase=PilotPhase.ENDED, since=event.at, node="")
-        case ActionOutcome(action=CutLimit(ends_at=ends_at), done=True):
+        case kinds.ActionOutcome(action=CutLimit(ends_at=ends_at), done=True):
             return replace(pilot, ends_at=ends_at)
-        case PilotStarted() as started:
+        case kinds.PilotStarted() as started:
             return _started(pilot, event, started)
-        case PilotWaits():
+        case kinds.PilotWaits():
             return _without_node(pilot, event, PilotPhase.RELEASED)
-        case PilotSetAside():
+        case kinds.PilotSetAside():
             return _without_node(pilot, event, PilotPhase.ASIDE)
-        case PilotHeld():
+        case kinds.PilotHeld():
             return _without_node(pilot, event, PilotPhase.HELD)
-        case PilotEnded(state=state, preempted=preempted):
+        case kinds.PilotEnded(state=state, preempted=preempted):
             ended_as = SlurmState.PREEMPTED if preempted else state
             return replace(_without_node(pilot, event, PilotPhase.ENDED), ended_as=ended_as)
-        case WorkerWarm():
+        case kinds.WorkerWarm():
             return replace(pilot, ready=True, was_warm=True, unheard=False, idle_since=None)
-        case WorkerLeft() | WorkerLost() if pilot.ready:
-            unheard = isinstance(event.payload, WorkerLost)
+        case kinds.WorkerLeft() | kinds.WorkerLost() if pilot.ready:
+            unheard = isinstance(event.payload, kinds.WorkerLost)
             return without_worker(replace(pilot, ready=False, unheard=unheard), event.at)
     return pilot
 
@@ -81,7 +74,7 @@ def _asked(pilot: Pilot, event: Event, phase: PilotPhase) -> Pilot:
     return replace(pilot, phase=phase, since=since, node=node, reason=event.reason, leave_by=None, leave_cause=None)
 
 
-def _started(pilot: Pilot, event: Event, started: PilotStarted) -> Pilot:
+def _started(pilot: Pilot, event: Event, started: kinds.PilotStarted) -> Pilot:
     phase = pilot.phase if pilot.phase is PilotPhase.LEAVING else PilotPhase.RUNNING
     same_node = event.node in (None, pilot.node)
     return replace(

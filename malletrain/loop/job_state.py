@@ -6,37 +6,9 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from malletrain.domain import event as kinds
 from malletrain.domain.decision import CancelTasks, StartPilot, TopUp
-from malletrain.domain.event import (
-    ActionIntent,
-    ActionOutcome,
-    ArrayAttached,
-    ArrayRefused,
-    Event,
-    GenerationPublished,
-    JobCancelled,
-    JobCompleted,
-    JobFailed,
-    JobHeld,
-    JobNotified,
-    JobReleased,
-    PilotEnded,
-    PilotHeld,
-    PilotSetAside,
-    PilotStarted,
-    PilotWaits,
-    ProbeBegun,
-    ProbeEnded,
-    SamplesReported,
-    ScriptChecked,
-    StartsRefused,
-    TasksAdded,
-    WorkerLeft,
-    WorkerLost,
-    WorkerStuck,
-    WorkerWarm,
-    stuck_words,
-)
+from malletrain.domain.event import Event
 from malletrain.domain.job import (
     Curve,
     JobPhase,
@@ -128,55 +100,56 @@ _FAILED_STATES = (SlurmState.FAILED, SlurmState.COMPLETED, SlurmState.OUT_OF_MEM
 def fold(record: JobState, event: Event) -> bool:
     """Take in one event of the job. False where events of its kind change nothing in a job."""
     match event.payload:
-        case ArrayAttached(array_id=array_id):
+        case kinds.ArrayAttached(array_id=array_id):
             record.unseen_arrays[array_id] = event.at
             record.array_gone = ""
-        case ArrayRefused(array_id=array_id, gone=gone):
+        case kinds.ArrayRefused(array_id=array_id, gone=gone):
             record.unseen_arrays.pop(array_id, None)
             record.reason = event.reason
             record.array_gone = event.reason if gone and not record.unseen_arrays else ""
-        case StartsRefused(refused=refused):
+        case kinds.StartsRefused(refused=refused):
             record.reason = f"Slurm refuses its pilots: {event.reason}" if refused else ""
-        case TasksAdded() as added:
+        case kinds.TasksAdded() as added:
             _tasks_added(record, event, added)
-        case JobHeld(waits=waits):
+        case kinds.JobHeld(waits=waits):
             _enter_phase(record, event, JobPhase.HELD)
             record.waits = waits
-        case JobReleased():
+        case kinds.JobReleased():
             _enter_phase(record, event, JobPhase.QUEUED)
-        case JobCancelled():
+        case kinds.JobCancelled():
             _enter_phase(record, event, JobPhase.CANCELLED)
-        case JobCompleted():
+        case kinds.JobCompleted():
             _enter_phase(record, event, JobPhase.COMPLETED)
-        case JobFailed():
+        case kinds.JobFailed():
             _enter_phase(record, event, JobPhase.FAILED)
-        case JobNotified(what=what):
+        case kinds.JobNotified(what=what):
             record.notified.add(what)
-        case ScriptChecked(digest=digest, verdict=verdict, text=text, nodes=nodes):
+        case kinds.ScriptChecked(digest=digest, verdict=verdict, text=text, nodes=nodes):
             record.check = ScriptCheck(digest, verdict, text, nodes)
-        case WorkerStuck() as stuck:
+        case kinds.WorkerStuck() as stuck:
             _stuck(record, stuck)
-        case ActionIntent(action=TopUp()):
+        case kinds.ActionIntent(action=TopUp()):
             record.topped_up_at = event.at
-        case ActionOutcome(action=CancelTasks(pilots=names)):
+        case kinds.ActionOutcome(action=CancelTasks(pilots=names)):
             for name in names:
                 if name in record.pilots:
                     record.pilots[name] = after(record.pilots[name], event)
         case (
-            ActionIntent() | ActionOutcome() | PilotStarted() | PilotHeld() | PilotSetAside() | PilotWaits()
-            | PilotEnded() | WorkerWarm() | WorkerLeft() | WorkerLost()
+            kinds.ActionIntent() | kinds.ActionOutcome() | kinds.PilotStarted() | kinds.PilotHeld()
+            | kinds.PilotSetAside() | kinds.PilotWaits() | kinds.PilotEnded() | kinds.WorkerWarm()
+            | kinds.WorkerLeft() | kinds.WorkerLost()
         ):  # fmt: skip
             _of_pilot(record, event)
-        case GenerationPublished() as published:
+        case kinds.GenerationPublished() as published:
             _generation(record, event, published)
-        case SamplesReported() as window:
+        case kinds.SamplesReported() as window:
             _samples(record, event, window)
-        case ProbeBegun(nodes=nodes):
+        case kinds.ProbeBegun(nodes=nodes):
             reached = record.world is not None and len(record.world.members) == nodes
             record.probe = Probe(nodes, event.at, 0, reached)
             record.probe_windows.clear()
             record.probes.append((event.at, nodes))
-        case ProbeEnded():
+        case kinds.ProbeEnded():
             record.probe = None
         case _:
             return False
@@ -192,7 +165,7 @@ def _enter_phase(record: JobState, event: Event, phase: JobPhase) -> None:
         record.world = None
 
 
-def _tasks_added(record: JobState, event: Event, added: TasksAdded) -> None:
+def _tasks_added(record: JobState, event: Event, added: kinds.TasksAdded) -> None:
     record.unseen_arrays.pop(added.array_id, None)
     for task in added.tasks:
         pilot = f"{added.array_id}_{task}"
@@ -201,32 +174,33 @@ def _tasks_added(record: JobState, event: Event, added: TasksAdded) -> None:
         record.phase = JobPhase.QUEUED
 
 
-def _stuck(record: JobState, stuck: WorkerStuck) -> None:
+def _stuck(record: JobState, stuck: kinds.WorkerStuck) -> None:
     if stuck.place and not record.phase.is_over:
         record.reason = stuck.in_words
-    elif record.reason.startswith(stuck_words(stuck.worker)):
+    elif record.reason.startswith(kinds.stuck_words(stuck.worker)):
         record.reason = ""
 
 
 def _of_pilot(record: JobState, event: Event) -> None:
     payload, name = event.payload, event.pilot or ""
-    if isinstance(payload, WorkerWarm):
+    if isinstance(payload, kinds.WorkerWarm):
         record.failures = 0
-    if isinstance(payload, WorkerLeft | WorkerLost):
-        _stuck(record, WorkerStuck(payload.worker))
-    if isinstance(payload, WorkerLeft) and (payload.saved or payload.unsaved):
+    if isinstance(payload, kinds.WorkerLeft | kinds.WorkerLost):
+        _stuck(record, kinds.WorkerStuck(payload.worker))
+    if isinstance(payload, kinds.WorkerLeft) and (payload.saved or payload.unsaved):
         record.unsaved = payload.unsaved_in_words
-    if isinstance(payload, PilotSetAside):
+    if isinstance(payload, kinds.PilotSetAside):
         record.reason = f"task {event.pilot} stays held: {event.reason}"
     pilot = record.pilots.get(name)
-    starts = isinstance(payload, ActionIntent) and isinstance(payload.action, StartPilot)
+    starts = isinstance(payload, kinds.ActionIntent) and isinstance(payload.action, StartPilot)
     if pilot is None and starts and name and task_of(name) in record.pilots:
         # A further node of a task is a pilot only while the task holds it.
         pilot = Pilot(name, record.job.id, PilotPhase.ENDED, event.at)
     if pilot is None:
         return
-    if isinstance(payload, WorkerLeft | WorkerLost) and not (pilot.is_part or pilot_name(name, 1) in record.pilots):
-        if isinstance(payload, WorkerLost):
+    is_whole = not pilot.is_part and pilot_name(name, 1) not in record.pilots
+    if is_whole and isinstance(payload, kinds.WorkerLeft | kinds.WorkerLost):
+        if isinstance(payload, kinds.WorkerLost):
             record.pilots[name] = without_worker(pilot, event.at)
         return  # a task of one node is given back as soon as its worker has left
     record.pilots[name] = changed = after(pilot, event)
@@ -238,7 +212,7 @@ def _of_pilot(record: JobState, event: Event) -> None:
     # Nor does one whose worker was ready say anything of the start: it may have finished while the daemon was away,
     # or have given up on a daemon whose clock had jumped. One that no daemon took has not begun its script.
     failed = (
-        isinstance(payload, PilotEnded)
+        isinstance(payload, kinds.PilotEnded)
         and payload.exit_code != NO_DAEMON_STATUS
         and changed.ended_as in _FAILED_STATES
         and not pilot.was_warm
@@ -247,7 +221,7 @@ def _of_pilot(record: JobState, event: Event) -> None:
         record.failures += 1
 
 
-def _generation(record: JobState, event: Event, published: GenerationPublished) -> None:
+def _generation(record: JobState, event: Event, published: kinds.GenerationPublished) -> None:
     members = published.members
     record.world = World(record.job.id, published.generation, members, event.at) if members else None
     record.world_sizes.append(len(members))
@@ -275,7 +249,7 @@ def _class_of_world(record: JobState) -> str:
     return " + ".join(sorted(each for each in classes if each))
 
 
-def _samples(record: JobState, event: Event, window: SamplesReported) -> None:
+def _samples(record: JobState, event: Event, window: kinds.SamplesReported) -> None:
     sample = ThroughputSample(
         event.at, window.nodes, window.samples, window.seconds, window.steps, _class_of_world(record)
     )

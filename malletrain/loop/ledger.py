@@ -272,17 +272,10 @@ class Ledger:
             if alone and key not in pools:
                 pools[key] = self._pooled(key, job_id)
             found[job_id] = JobKnowledge(
-                record.fit,
-                pools[key] if alone else None,
-                record.probe,
-                tuple(record.probes),
-                key,
-                self.ignored(job_id),
-                record.first_sample_at,
-                record.phase_began,
-                record.by_class,
+                record.fit, pools[key] if alone else None, record.probe, tuple(record.probes), key,
+                self.ignored(job_id), record.first_sample_at, record.phase_began, record.by_class,
                 worker_speeds.get(job_id, {}),
-            )
+            )  # fmt: skip
         return found
 
     def ignored(self, job_id: int) -> Mapping[str, int]:
@@ -359,29 +352,16 @@ class Ledger:
         if record.costs is None:
             record.costs = self.costs[record.job.elastic].of(record.job.id, application(record.job))
         return JobView(
-            job=terms_of(record.job, check),
-            phase=phase,
-            pilots=dict(record.pilots),
-            world=record.world,
-            curve=self._curve(record),
-            costs=record.costs,
-            samples_done=record.samples_done,
-            reason=record.reason or record.unsaved,
-            topped_up_at=record.topped_up_at,
-            failures=record.failures,
-            turned_at=record.turned_at,
-            waited_s=record.waited_s,
-            batches=self._batch_curves(record),
-            noise_scale=record.noise_scale,
-            curve_refuted=record.curve_refuted,
-            committed_at=record.committed_at,
-            waits=record.waits and phase is JobPhase.HELD,
-            array_gone=record.array_gone,
+            job=terms_of(record.job, check), phase=phase, pilots=dict(record.pilots), world=record.world,
+            curve=self._curve(record), costs=record.costs, samples_done=record.samples_done,
+            reason=record.reason or record.unsaved, topped_up_at=record.topped_up_at, failures=record.failures,
+            turned_at=record.turned_at, waited_s=record.waited_s, batches=self._batch_curves(record),
+            noise_scale=record.noise_scale, curve_refuted=record.curve_refuted, committed_at=record.committed_at,
+            waits=record.waits and phase is JobPhase.HELD, array_gone=record.array_gone,
             worlds_at=tuple(record.worlds_at),
             costs_from=self.costs[record.job.elastic].shown_by(record.job.id, application(record.job)),
-            check=check,
-            fixed=check.why_fixed() if check and keeps_its_size(record.job, check) else "",
-        )
+            check=check, fixed=check.why_fixed() if check and keeps_its_size(record.job, check) else "",
+        )  # fmt: skip
 
     def _curve(self, record: JobState) -> Curve | None:
         """What is taken for its curve: the one given, or that of the samples."""

@@ -20,13 +20,9 @@ ASIDE_S = 600.0
 
 
 def observe(
-    snapshot: Snapshot,
-    views: Mapping[int, JobView],
-    end_of: Callable[[str], PilotEnd],
-    now: float,
-    partition: str,
+    snapshot: Snapshot, views: Mapping[int, JobView], end_of: Callable[[str], PilotEnd], now: float, partition: str,
     class_features: Collection[str] = (),
-) -> list[Event]:
+) -> list[Event]:  # fmt: skip
     """The events that bring the ledger's pilots up to `snapshot`; pilots live in `partition`. `class_features`:
     features of nodes that make a class of their own.
 

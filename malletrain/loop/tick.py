@@ -23,6 +23,7 @@ from malletrain.decide.multi_node_pilots import after_loss, co_allocated
 from malletrain.decide.rules import Rules
 from malletrain.decide.sizes import scale_up_jobs
 from malletrain.decide.yielding import YieldPlan
+from malletrain.domain import event as kinds
 from malletrain.domain.decision import (
     Action,
     CancelTasks,
@@ -36,27 +37,7 @@ from malletrain.domain.decision import (
     TopUp,
 )
 from malletrain.domain.errors import ClusterUnavailable, JournalUnavailable
-from malletrain.domain.event import (
-    ActionIntent,
-    ActionOutcome,
-    ArrayRefused,
-    Event,
-    GenerationsReserved,
-    JobCompleted,
-    JobFailed,
-    Payload,
-    PilotEnded,
-    PilotHeld,
-    PilotSetAside,
-    PoolCounted,
-    SizesDecided,
-    SlurmUnavailable,
-    StartsRefused,
-    StraysTakenBack,
-    TasksAdded,
-    WorkerLeft,
-    WorkerLost,
-)
+from malletrain.domain.event import Event, Payload
 from malletrain.domain.job import JobPhase, JobView, MalleableJob, PilotPhase
 from malletrain.domain.snapshot import FREE_STATES, NodeState, Snapshot
 from malletrain.learn.samples import plausible
@@ -84,17 +65,9 @@ class Loop:
     """
 
     def __init__(
-        self,
-        cluster: Cluster,
-        workers: Workers,
-        journal: Journal,
-        clock: Clock,
-        policy: Policy,
-        rules: Rules,
-        *,
-        act: bool = True,
-        guard: AbstractContextManager[object] | None = None,
-    ) -> None:
+        self, cluster: Cluster, workers: Workers, journal: Journal, clock: Clock, policy: Policy, rules: Rules, *,
+        act: bool = True, guard: AbstractContextManager[object] | None = None,
+    ) -> None:  # fmt: skip
         """`act` False: decisions are made and shown, nothing is recorded or touched (`--dry-run`, `--observe`)."""
         self.ledger = Ledger()
         self.rules = rules
@@ -120,7 +93,7 @@ class Loop:
         self._last_look: float | None = None
         self._ahead_s = clock.now() - clock.elapsed()
         self._set_at = 0.0  # when the clock was set last
-        self._pool: PoolCounted | None = None
+        self._pool: kinds.PoolCounted | None = None
         self._sizes: Mapping[int, int] = {}
         self._strays: frozenset[str] = frozenset()  # recorded already
 
@@ -164,7 +137,7 @@ class Loop:
         """Reserve the numbers of a job's next worlds in the journal; False if that cannot be written now."""
         why = f"worlds up to {until} are this daemon's to publish"
         try:
-            self.record([Event(self._clock.now(), GenerationsReserved(until), job_id, reason=why)])
+            self.record([Event(self._clock.now(), kinds.GenerationsReserved(until), job_id, reason=why)])
         except JournalUnavailable:
             return False
         return True
@@ -263,19 +236,19 @@ class Loop:
         self.take_reports()
         with self._guard:
             reports, self._unhandled = self._unhandled, []
-        over = {e.job for e in reports if isinstance(e.payload, JobCompleted | JobFailed)}
+        over = {e.job for e in reports if isinstance(e.payload, kinds.JobCompleted | kinds.JobFailed)}
         views = self.views
         actions: dict[str, Action] = {}
         for event in reports:
             view = views.get(event.job or 0)
-            if not isinstance(event.payload, WorkerLeft | WorkerLost) or view is None or event.job in over:
+            if not isinstance(event.payload, kinds.WorkerLeft | kinds.WorkerLost) or event.job in over:
                 continue
-            pilot = view.pilots.get(event.pilot or "")
-            fenced = isinstance(event.payload, WorkerLost) and event.payload.fenced
+            pilot = None if view is None else view.pilots.get(event.pilot or "")
+            fenced = isinstance(event.payload, kinds.WorkerLost) and event.payload.fenced
             phases = (PilotPhase.RUNNING, PilotPhase.LEAVING, *((PilotPhase.RELEASED,) if fenced else ()))
-            if pilot is None or pilot.phase not in phases:
+            if view is None or pilot is None or pilot.phase not in phases:
                 continue
-            left = fenced or isinstance(event.payload, WorkerLeft)
+            left = fenced or isinstance(event.payload, kinds.WorkerLeft)
             asked = pilot.reason if pilot.phase is PilotPhase.LEAVING else ""
             reason = asked or event.reason or "its worker has left"
             if co_allocated(pilot.id, view):
@@ -308,27 +281,17 @@ class Loop:
             used = self.ledger.used(now) if self.rules.objective is Objective.FAIR else {}
             spent = self.ledger.spent(self.rules.budgets, now)
         return Situation(
-            snapshot=snapshot,
-            views=self.views,
-            now=now,
-            over_since=self.ledger.over_since(),
-            yielded=self._yielded,
-            paused=self.paused,
-            crowded=self.crowded,
-            drained=self.ledger.drained(now),
-            used=used,
-            spent=spent,
+            snapshot=snapshot, views=self.views, now=now, over_since=self.ledger.over_since(),
+            yielded=self._yielded, paused=self.paused, crowded=self.crowded, drained=self.ledger.drained(now),
+            used=used, spent=spent,
             supply=self.ledger.pool.supply(self.rules) if Need.DEADLINES in self.policy.needs else (),
-            resting=self.ledger.unstarted.resting(now),
-            slow=self.ledger.paces.slow(),
-            avoided=self.ledger.paces.avoided(now),
-            resting_on=self.ledger.unstarted.resting_on(now),
+            resting=self.ledger.unstarted.resting(now), slow=self.ledger.paces.slow(),
+            avoided=self.ledger.paces.avoided(now), resting_on=self.ledger.unstarted.resting_on(now),
             doubtful=self.ledger.unstarted.doubtful(now),
             set_aside=self.ledger.conduct.set_aside(self.views, now, self.rules),
-            up_since=max(self.ledger.up_since, self._clock_set_at(now)),
-            known=known,
+            up_since=max(self.ledger.up_since, self._clock_set_at(now)), known=known,
             open_holes=self.ledger.holes.open() if self.rules.max_nodes > 1 else {},
-        )
+        )  # fmt: skip
 
     def _clock_set_at(self, now: float) -> float:
         """When the clock was set by so much that it tells no time from before (Unix seconds); 0: never."""
@@ -344,7 +307,7 @@ class Loop:
             answer = question()
         except ClusterUnavailable as error:
             if not self.unavailable and self._act_for_real:
-                self.record([Event(self._clock.now(), SlurmUnavailable(), reason=str(error))])
+                self.record([Event(self._clock.now(), kinds.SlurmUnavailable(), reason=str(error))])
             self.unavailable = True
             return None
         self.unavailable = False
@@ -354,7 +317,7 @@ class Loop:
         """Tells membership which pilots hold no node any more."""
         ended: dict[int, list[str]] = {}
         for event in seen:
-            if isinstance(event.payload, PilotEnded | PilotHeld) and event.job and event.pilot:
+            if isinstance(event.payload, kinds.PilotEnded | kinds.PilotHeld) and event.job and event.pilot:
                 ended.setdefault(event.job, []).append(event.pilot)
         for job, pilots in ended.items():
             self._workers.pilots_ended(job, pilots)
@@ -371,10 +334,10 @@ class Loop:
                 now = self._clock.now()
                 faults = "; ".join(report.faults)
                 if report.tasks:
-                    self.record([Event(now, TasksAdded(array_id, report.tasks), job_id, reason=faults)])
+                    self.record([Event(now, kinds.TasksAdded(array_id, report.tasks), job_id, reason=faults)])
                 else:
                     reason = f"array {array_id} cannot be used: {faults or 'it holds no waiting task'}"
-                    refused = ArrayRefused(array_id, report.faults, report.gone)
+                    refused = kinds.ArrayRefused(array_id, report.faults, report.gone)
                     self.record([Event(now, refused, job_id, reason=reason)])
 
     def _end_the_hopeless(self) -> None:
@@ -397,17 +360,19 @@ class Loop:
             batch = list(neighbours)
             now = self._clock.now()
             try:
-                self.record(_event(now, ActionIntent(a), a, a.reason) for a in batch)
+                self.record(_event(now, kinds.ActionIntent(a), a, a.reason) for a in batch)
             except JournalUnavailable:
                 continue
             outcomes, answered = self._act(batch)
             now = self._clock.now()
             done = [
-                _event(now, ActionOutcome(a, o.done, o.detail, o.restarts, o.preempted), a, o.detail)
+                _event(now, kinds.ActionOutcome(a, o.done, o.detail, o.restarts, o.preempted), a, o.detail)
                 for a, o in zip(batch, outcomes, strict=True)
             ]
             aside = [
-                _event(now, PilotSetAside(), a, o.detail) for a, o in zip(batch, outcomes, strict=True) if o.unfit
+                _event(now, kinds.PilotSetAside(), a, o.detail)
+                for a, o in zip(batch, outcomes, strict=True)
+                if o.unfit
             ]
             self.record([*done, *aside, *self._refused_starts(batch, outcomes, now)])
             if not answered:
@@ -422,8 +387,8 @@ class Loop:
         }
         mended = [job for job in sorted(accepted) if self.ledger.unstarted.is_refused(job)]
         return [
-            *(Event(now, StartsRefused(True), job, reason=why) for job, why in sorted(refused.items())),
-            *(Event(now, StartsRefused(False), job) for job in mended),
+            *(Event(now, kinds.StartsRefused(True), job, reason=why) for job, why in sorted(refused.items())),
+            *(Event(now, kinds.StartsRefused(False), job) for job in mended),
         ]
 
     def _act(self, batch: Sequence[Action]) -> tuple[Sequence[Outcome], bool]:
@@ -481,7 +446,7 @@ class Loop:
             events.append(Event(now, pool))
         if dict(decision.sizes) != dict(self._sizes):
             self._sizes = dict(decision.sizes)
-            decided = SizesDecided(
+            decided = kinds.SizesDecided(
                 self._sizes, decision.status, decision.objective, decision.nodes, dict(decision.held),
                 decision.horizon_s,
             )  # fmt: skip
@@ -504,11 +469,11 @@ def _strays_events(at: float, strays: Sequence[Stray], failure: str = "") -> lis
         many = f" and {len(own) - 3} more" if len(own) > 3 else ""
         what = f"job {', '.join(jobs[:3])}{many} of {user} in the harvest partition: no pilot"
         reason = f"{what}, and not to be ended: {failure}" if failure else f"{what}, so it is ended"
-        events.append(Event(at, StraysTakenBack(user, len(own), jobs, nodes, bool(failure)), reason=reason))
+        events.append(Event(at, kinds.StraysTakenBack(user, len(own), jobs, nodes, bool(failure)), reason=reason))
     return events
 
 
-def pool_counts(snapshot: Snapshot, rules: Rules, strays: Sequence[Stray] = ()) -> PoolCounted:
+def pool_counts(snapshot: Snapshot, rules: Rules, strays: Sequence[Stray] = ()) -> kinds.PoolCounted:
     """The nodes of a snapshot by use."""
     counts: Counter[str] = Counter()
     stray = {node for each in strays for node in each.nodes}
@@ -524,4 +489,4 @@ def pool_counts(snapshot: Snapshot, rules: Rules, strays: Sequence[Stray] = ()) 
             counts["planned" if node.state is NodeState.PLANNED else "idle"] += 1
         else:
             counts["reserved" if node.state in (NodeState.RESERVED, NodeState.MAINT) else "down"] += 1
-    return PoolCounted(**counts)
+    return kinds.PoolCounted(**counts)

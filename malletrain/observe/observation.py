@@ -12,21 +12,9 @@ from dataclasses import asdict, dataclass, field
 from statistics import median, quantiles
 from typing import cast
 
+from malletrain.domain import event as kinds
 from malletrain.domain.decision import LeaveCause, LeavePilot, RecyclePilot, StartPilot
-from malletrain.domain.event import (
-    ActionIntent,
-    ActionOutcome,
-    DaemonStarted,
-    DaemonStopped,
-    Event,
-    HolesEnded,
-    HolesOpened,
-    JsonValue,
-    MainJobsStarted,
-    PilotEnded,
-    PoolCounted,
-    SlurmUnavailable,
-)
+from malletrain.domain.event import Event, JsonValue
 from malletrain.domain.snapshot import SlurmState
 
 #: Seconds after which a node that was yielded, and that no main job has taken, counts as yielded in vain.
@@ -111,7 +99,7 @@ class _Fold:
         self._since, self._until = since, until
         self._awake = False
         self._last: float | None = None
-        self._pool = PoolCounted()
+        self._pool = kinds.PoolCounted()
         self._opened: dict[str, float] = {}
         self._pilots: dict[str, str] = {}  # pilot -> its node
         self._asked: dict[str, float] = {}  # node -> since when it is given up for a main job
@@ -122,28 +110,28 @@ class _Fold:
         self._pass_time(event)
         counts = event.at >= self._since
         match event.payload:
-            case DaemonStarted(look_s=look_s, leave_s=leave_s):
+            case kinds.DaemonStarted(look_s=look_s, leave_s=leave_s):
                 self.sum.look_s, self.sum.leave_s = look_s, leave_s
                 self._opened.clear()
                 self._asked.clear()
-            case SlurmUnavailable() if counts:
+            case kinds.SlurmUnavailable() if counts:
                 self.sum.blind += 1
-            case PoolCounted() as pool:
+            case kinds.PoolCounted() as pool:
                 self._pool = pool
-            case MainJobsStarted(jobs=jobs) if counts:
+            case kinds.MainJobsStarted(jobs=jobs) if counts:
                 self.sum.main_started += jobs
-            case HolesOpened(nodes=nodes, seen_whole=seen_whole):
+            case kinds.HolesOpened(nodes=nodes, seen_whole=seen_whole):
                 if seen_whole:
                     self._opened.update(dict.fromkeys(nodes, event.at))
                 self.sum.holes += len(nodes) if counts else 0
-            case HolesEnded() as ended:
+            case kinds.HolesEnded() as ended:
                 self._holes_ended(event, ended, counts)
-            case ActionOutcome(action=StartPilot(), done=True) if counts:
+            case kinds.ActionOutcome(action=StartPilot(), done=True) if counts:
                 self.sum.stays += 1
                 self._pilots[event.pilot or ""] = event.node or ""
-            case ActionIntent(action=LeavePilot() | RecyclePilot() as action) if event.pilot in self._pilots:
+            case kinds.ActionIntent(action=LeavePilot() | RecyclePilot() as action) if event.pilot in self._pilots:
                 self._asked_to_leave(event, action)
-            case PilotEnded(state=state, preempted=preempted, detail=detail) if event.pilot in self._pilots:
+            case kinds.PilotEnded(state=state, preempted=preempted, detail=detail) if event.pilot in self._pilots:
                 del self._pilots[event.pilot or ""]
                 if preempted:
                     self.sum.unseen += 1
@@ -161,7 +149,7 @@ class _Fold:
     def _pass_time(self, event: Event) -> None:
         """The time since the event before: observed, unless the daemon was away or its Slurm did not answer."""
         begin = max(self._last if self._last is not None else event.at, self._since)
-        if not isinstance(event.payload, DaemonStarted) and self._awake and event.at > begin:
+        if not isinstance(event.payload, kinds.DaemonStarted) and self._awake and event.at > begin:
             seconds = event.at - begin
             self.sum.seconds += seconds
             self.sum.harvested_node_s += self._pool.harvested * seconds
@@ -169,7 +157,7 @@ class _Fold:
         if event.at >= self._since:
             self.sum.begin = self.sum.begin or event.at
             self.sum.end = event.at
-        self._awake = not isinstance(event.payload, DaemonStopped)
+        self._awake = not isinstance(event.payload, kinds.DaemonStopped)
         self._last = event.at
 
     def _asked_to_leave(self, event: Event, action: LeavePilot | RecyclePilot) -> None:
@@ -183,7 +171,7 @@ class _Fold:
         else:
             self.sum.ended_otherwise += 1
 
-    def _holes_ended(self, event: Event, ended: HolesEnded, counts: bool) -> None:
+    def _holes_ended(self, event: Event, ended: kinds.HolesEnded, counts: bool) -> None:
         for node in ended.nodes:
             opened = self._opened.pop(node, None)
             asked = self._asked.pop(node, None)

@@ -71,21 +71,6 @@ def best(rates: Mapping[int, Rate], nodes: int, most: int) -> dict[int, int]:
     return {int(j): n for j, n in Exact().size(Problem(300.0, nodes, tuple(demands))).sizes.items()}
 
 
-def test_two_jobs_of_opposite_scalability_end_at_the_true_allocation() -> None:
-    world = World(nodes=16)
-    rates = {1: scales, 2: stalls}
-    for job_id, name in ((1, "convnet"), (2, "recommender")):
-        world.submit(replace(job(job_id, most=16), name=name), tasks=40)
-    training = Training(world, rates)
-    for _ in range(60):
-        training.tick()
-    expected = best(rates, 16, 16)
-    assert expected == {1: 14, 2: 2}
-    assert {j: world.nodes_of(j) for j in rates} == expected
-    assert max(training.sizes[2]) <= 8, "never beyond its share without evidence"
-    assert set(training.sizes[1][-20:]) == {14}, "and rests there"
-
-
 def test_on_a_steady_pool_the_default_trains_as_an_oracle_from_the_tenth_minute_on() -> None:
     """Passive never leaves the even split here: .57 of the oracle for good."""
     world = World(nodes=16)
@@ -173,24 +158,6 @@ def test_a_job_is_never_probed_unless_profiling_is_active() -> None:
             training.tick()
         assert training.probes(1) == []
         assert world.nodes_of(1) == 8
-
-
-def test_the_tenth_sibling_needs_no_probe() -> None:
-    world = World(nodes=16)
-    known = Curve(tuple((n, scales(n)) for n in range(1, 17)))
-    world.submit(replace(job(99, most=16, given_curve=known), name="convnet"), tasks=900)
-    probes, largest = [], []
-    for number in range(1, 11):
-        world.submit(replace(job(number, most=8), name=f"trial-{number}"), tasks=40)
-        training = Training(world, {99: scales, number: stalls})
-        for _ in range(20):
-            training.tick()
-        assert world.nodes_of(number) in (1, 2)
-        probes.append(len(training.probes(number)))
-        largest.append(max(training.sizes[number]))
-        world.loop.record([event_of(world.clock.now(), EventKind.JOB_COMPLETED, number)])
-    assert probes[-1] == 0, probes
-    assert largest[0] > 2 >= largest[-1], "the first tries what is idle; the tenth starts where the others came to"
 
 
 def test_a_worker_that_lies_changes_nothing_and_is_counted() -> None:

@@ -272,20 +272,6 @@ def test_whatever_the_main_queue_does(
     assert world.loop.last_decision.actions == ()
 
 
-def test_the_same_history_gives_the_same_bytes() -> None:
-    def history() -> list[Event]:
-        world = World(nodes=6)
-        world.submit(job(1, most=4))
-        world.submit(job(2, most=4))
-        queue = MainQueue(world)
-        for step in ([(2, 3)], [], [(3, 2), (1, 1)], [], []):
-            queue.step(step)
-            world.tick()
-        return world.journal.events
-
-    assert repr(history()) == repr(history())
-
-
 def test_a_pilot_that_never_starts_goes_back_to_the_array() -> None:
     world = World(nodes=1)
     world.submit(job(1))
@@ -405,16 +391,6 @@ def warm_pilots(world: World) -> list[str]:
     for node_name, pilot in pilots.items():
         world.loop.record([event_of(world.clock.now(), EventKind.WORKER_WARM, 1, pilot, node_name)])
     return list(pilots.values())
-
-
-def test_workers_that_end_with_0_after_they_were_ready_are_no_failures_of_the_script() -> None:
-    """Training had finished while the daemon was away: its four pilots counted as four that had failed in a row."""
-    world = World(nodes=4)
-    for pilot in warm_pilots(world):
-        world.cluster.end_pilot(pilot, PilotEnd(SlurmState.COMPLETED, exit_code=0, detail="completed, exit code 0:0"))
-    world.tick()
-    view = world.loop.ledger.views()[1]
-    assert (view.failures, view.phase.is_over) == (0, False)
 
 
 @pytest.mark.parametrize("state", [SlurmState.FAILED, SlurmState.OUT_OF_MEMORY, SlurmState.COMPLETED])

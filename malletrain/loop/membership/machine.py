@@ -14,15 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from malletrain.decide.limits import size_kept
-from malletrain.domain.event import (
-    Event,
-    GenerationPublished,
-    Payload,
-    ScriptChecked,
-    WorkerJoined,
-    WorkerLeft,
-    WorkerLost,
-)
+from malletrain.domain import event as kinds
+from malletrain.domain.event import Event, Payload
 from malletrain.domain.job import ScriptVerdict
 from malletrain.learn.scale_up_profiling import next_measurement_size
 from malletrain.loop.membership.fencing import (
@@ -163,7 +156,7 @@ class JobMachine(JobMembership):
         worker.phase, worker.warm_at, worker.end, worker.lost_how = Phase.JOINING, None, None, ""
         worker.silent = worker.may_return = worker.dropped = False
         worker.joined_at, worker.last_seen, worker.lost_at, worker.answered_at = now, now, None, None
-        self.emit(WorkerJoined(worker.id), worker, "heard again")
+        self.emit(kinds.WorkerJoined(worker.id), worker, "heard again")
 
     def expect(self, worker: Worker) -> None:
         """Keeps the seat of a worker that has not been heard since the daemon restarted, for `adopt_s`."""
@@ -177,18 +170,18 @@ class JobMachine(JobMembership):
             worker.end = reason
             self.leave(worker, reason)
 
-    def leave(self, worker: Worker, reason: str, left: WorkerLeft | None = None) -> None:
+    def leave(self, worker: Worker, reason: str, left: kinds.WorkerLeft | None = None) -> None:
         """Records that a worker left in order."""
         worker.phase = Phase.LEFT
         worker.end = worker.end or reason
-        self.emit(left or WorkerLeft(worker.id), worker, reason)
+        self.emit(left or kinds.WorkerLeft(worker.id), worker, reason)
 
     def lose(self, worker: Worker, how: str, *, silent: bool = False) -> None:
         """Gives a worker up. `silent`: only because it was not heard."""
         worker.phase, worker.lost_how, worker.silent = Phase.LOST, how, silent
         worker.end = worker.end or f"given up: {how}"
         self.losses += 1
-        self.emit(WorkerLost(worker.id, how), worker, how)
+        self.emit(kinds.WorkerLost(worker.id, how), worker, how)
         if self.over is None and self.trains(worker.id):
             self.ask(f"{worker.id} is lost: {how}", broken=True)
 
@@ -228,7 +221,7 @@ class JobMachine(JobMembership):
         plan = self.pending if is_coming else self.world
         held, terms = len(plan.members) if plan is not None else 0, self.terms
         nodes = size_kept(held, terms.min_nodes, terms.max_nodes, terms.sizes)
-        self.emit(ScriptChecked(digest, verdict, text, nodes), by, text)
+        self.emit(kinds.ScriptChecked(digest, verdict, text, nodes), by, text)
         self.terms = dataclasses.replace(self.terms, checked=digest, undecided=verdict is ScriptVerdict.UNDECIDED)
         if verdict is ScriptVerdict.DIFFERENT and not self.terms.trusted and not self.terms.restarts:
             self.terms = dataclasses.replace(self.terms, min_nodes=nodes, max_nodes=nodes, sizes=(), fixed=True)
@@ -328,7 +321,7 @@ class JobMachine(JobMembership):
         self.ask_again_at = self.clock.elapsed() + self.settings.prepare_s
         self.published.pop(plan.generation - PLANS_KEPT, None)
         members, cause = tuple(seat.pilot for seat in seats), "fault" if urgent else "plan"
-        published = GenerationPublished(plan.generation, members, cause, plan.batch)
+        published = kinds.GenerationPublished(plan.generation, members, cause, plan.batch)
         self._shared.events.append(Event(self.clock.now(), published, self.id, reason=reason))
 
     def settle(self) -> None:
@@ -576,7 +569,7 @@ class JobMachine(JobMembership):
             name = f"{pilot}.0" if worker is None else worker.id
             if worker is not None:
                 worker.may_return, worker.end = False, f"given up: {how}"
-            lost = WorkerLost(name, how, fenced=True)
+            lost = kinds.WorkerLost(name, how, fenced=True)
             self._shared.events.append(Event(self.clock.now(), lost, self.id, pilot, None, how))
 
     @property

@@ -10,14 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from malletrain.domain.event import (
-    Event,
-    EventKind,
-    GenerationPublished,
-    GenerationsReserved,
-    GenerationSwitched,
-    JobAnnounced,
-)
+from malletrain.domain import event as kinds
+from malletrain.domain.event import Event, EventKind
 from malletrain.wire.messages import Seat
 
 
@@ -72,14 +66,9 @@ class Verdict:
 
 
 def next_world(
-    world: Sequence[str],
-    pending: Sequence[str] | None,
-    candidates: Sequence[WorkerCandidate],
-    terms: JobTerms,
-    now: float,
-    gather_s: float,
-    most: int | None = None,
-) -> Verdict:
+    world: Sequence[str], pending: Sequence[str] | None, candidates: Sequence[WorkerCandidate], terms: JobTerms,
+    now: float, gather_s: float, most: int | None = None,
+) -> Verdict:  # fmt: skip
     """Names the members of the next generation.
 
     Args:
@@ -124,13 +113,9 @@ def next_world(
 
 
 def _while_pending(
-    pending: Sequence[str],
-    alive: dict[str, WorkerCandidate],
-    staying: list[Seat],
-    newcomers: list[WorkerCandidate],
-    terms: JobTerms,
-    leaving: list[WorkerCandidate],
-) -> Verdict:
+    pending: Sequence[str], alive: dict[str, WorkerCandidate], staying: list[Seat],
+    newcomers: list[WorkerCandidate], terms: JobTerms, leaving: list[WorkerCandidate],
+) -> Verdict:  # fmt: skip
     # Without a world the members begin by themselves, and may have begun: another plan would make a second world.
     may_begin = not staying and not leaving
     withdrawn = [
@@ -147,14 +132,9 @@ def _while_pending(
 
 
 def _size(
-    staying: list[Seat],
-    leaving: list[WorkerCandidate],
-    newcomers: list[WorkerCandidate],
-    terms: JobTerms,
-    has_world: bool,
-    why: str,
-    supersedes: bool = False,
-) -> Verdict:
+    staying: list[Seat], leaving: list[WorkerCandidate], newcomers: list[WorkerCandidate], terms: JobTerms,
+    has_world: bool, why: str, supersedes: bool = False,
+) -> Verdict:  # fmt: skip
     """`supersedes`: the outstanding plan cannot be taken any more, so another follows even if it adds no member."""
     if leaving and newcomers and not staying:
         # Someone must hand the state over: the oldest stays for one generation more.
@@ -230,18 +210,19 @@ def last_worlds(events: Iterable[Event], before: Mapping[int, LastWorlds] | None
         if event.job is None:
             continue
         match event.payload:
-            case JobAnnounced():
+            case kinds.JobAnnounced():
                 of_job = found.setdefault(event.job, LastWorlds())
                 of_job.reserved = max(of_job.reserved, GENERATION_BLOCK)
-            case GenerationsReserved(until=until):
+            case kinds.GenerationsReserved(until=until):
                 of_job = found.setdefault(event.job, LastWorlds())
                 of_job.reserved = max(of_job.reserved, until)
-            case GenerationPublished(generation=number, members=members):
+            case kinds.GenerationPublished(generation=number, members=members):
                 of_job = found.setdefault(event.job, LastWorlds())
                 of_job.published = max(of_job.published, number)
                 of_job.untaken = {**of_job.untaken, number: frozenset(members)}
-            case GenerationSwitched(generation=number) if event.job in found and number in found[event.job].untaken:
-                of_job = found[event.job]
-                of_job.taken = TakenWorld(number, of_job.untaken[number])
-                of_job.untaken = {later: pilots for later, pilots in of_job.untaken.items() if later > number}
+            case kinds.GenerationSwitched(generation=number):
+                of_job = found.setdefault(event.job, LastWorlds())
+                if number in of_job.untaken:
+                    of_job.taken = TakenWorld(number, of_job.untaken[number])
+                    of_job.untaken = {later: pilots for later, pilots in of_job.untaken.items() if later > number}
     return found

@@ -11,16 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from malletrain.domain.event import (
-    GenerationSwitched,
-    JobCompleted,
-    JobFailed,
-    MetricReported,
-    SamplesReported,
-    WorkerLeft,
-    WorkerStuck,
-    WorkerWarm,
-)
+from malletrain.domain import event as kinds
 from malletrain.domain.job import ScriptVerdict
 from malletrain.loop.membership.machine import JobMachine
 from malletrain.loop.membership.state import Phase, Worker
@@ -65,7 +56,7 @@ def apply(machine: JobMachine, this: Worker, message: wire.Message) -> None:
             return
         case wire.Finished():
             if machine.over is None and this.phase.lives:
-                machine.emit(JobCompleted(_bounded(message.result)), this, "training finished")
+                machine.emit(kinds.JobCompleted(_bounded(message.result)), this, "training finished")
                 machine.end("training finished")
         case wire.Failed():
             _failed(machine, this, message)
@@ -89,7 +80,7 @@ def _warm(machine: JobMachine, this: Worker, said: wire.Warm) -> None:
     """The worker is ready to join: it has imported, built its model and run it once."""
     if this.phase is Phase.JOINING:
         this.phase, this.address, this.warm_at = Phase.WARM, said.address, machine.clock.elapsed()
-        machine.emit(WorkerWarm(this.id, dict(said.stages)), this)
+        machine.emit(kinds.WorkerWarm(this.id, dict(said.stages)), this)
     elif machine.relaunches and this.phase.lives:
         this.address = said.address  # its script failed: it names another port for the next one
 
@@ -141,7 +132,7 @@ def _switched(machine: JobMachine, this: Worker, said: wire.Switched) -> None:
         machine.train(this)
     if world.members[0].worker == this.id:
         pause_s = min(said.pause_s, _longest_pause_s(machine, world))
-        switched = GenerationSwitched(said.generation, said.nodes, pause_s, said.step, said.grew)
+        switched = kinds.GenerationSwitched(said.generation, said.nodes, pause_s, said.step, said.grew)
         machine.emit(switched, this, world.reason)
 
 
@@ -161,7 +152,7 @@ def _left(machine: JobMachine, this: Worker, said: wire.Left) -> None:
     if not this.phase.lives:
         return
     reason = this.leave_reason or "left by itself"
-    machine.leave(this, reason, WorkerLeft(this.id, said.step, said.saved, said.unsaved))
+    machine.leave(this, reason, kinds.WorkerLeft(this.id, said.step, said.saved, said.unsaved))
     obeyed = machine.published.get(said.generation)
     expected = obeyed is not None and not obeyed.has(this.id)
     if obeyed is not None and not obeyed.urgent and machine.trains(this.id):
@@ -185,7 +176,7 @@ def _failed(machine: JobMachine, this: Worker, said: wire.Failed) -> None:
         machine.lose(this, f"its script failed: {said.message}")
     others = [each for each in machine.living() if each.phase is Phase.SERVING]
     if machine.over is None and (again or not others):
-        machine.emit(JobFailed(said.step), this, said.message)
+        machine.emit(kinds.JobFailed(said.step), this, said.message)
         machine.end(f"the script failed: {said.message}")
     elif is_new:
         machine.newcomer_failed(this, said.message.removeprefix(f"{this.id}: "))
@@ -228,7 +219,7 @@ def _stuck(machine: JobMachine, this: Worker, said: wire.Stuck) -> None:
         return
     if not said.place or machine.stuck_reports < MAX_STUCK:
         this.stuck_at, machine.stuck_reports = said.place, machine.stuck_reports + bool(said.place)
-        stuck = WorkerStuck(this.id, said.place)
+        stuck = kinds.WorkerStuck(this.id, said.place)
         machine.emit(stuck, this, stuck.in_words or "goes on")
 
 
@@ -237,7 +228,7 @@ def _metric(machine: JobMachine, this: Worker, said: wire.Metric) -> None:
     names = machine.figures
     if said.name in names or len(names) < MAX_FIGURES:
         names.add(said.name)
-        machine.emit(MetricReported(said.name, said.value, said.samples), this)
+        machine.emit(kinds.MetricReported(said.name, said.value, said.samples), this)
 
 
 def _bounded(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -252,7 +243,7 @@ def _samples(machine: JobMachine, this: Worker, window: wire.Samples) -> None:
     machine.step = max(machine.step, window.step or 0)
     # Rates of whom this job does not have tell nothing.
     rates = {name: rate for name, rate in window.rates.items() if name in machine.workers}
-    machine.emit(SamplesReported(**dataclasses.asdict(dataclasses.replace(window, rates=rates))), this)
+    machine.emit(kinds.SamplesReported(**dataclasses.asdict(dataclasses.replace(window, rates=rates))), this)
     if machine.climbs and machine.world is not None and window.steady and window.nodes == len(machine.world.members):
         samples, seconds = window.samples, window.seconds
         if samples > 0 and seconds > 0 and math.isfinite(samples / seconds):

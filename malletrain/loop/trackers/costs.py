@@ -17,18 +17,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from statistics import median, median_high, median_low
 
+from malletrain.domain import event as kinds
 from malletrain.domain.decision import RecyclePilot
-from malletrain.domain.event import (
-    ActionIntent,
-    DaemonStarted,
-    Event,
-    GenerationPublished,
-    GenerationSwitched,
-    PilotEnded,
-    PilotHeld,
-    PilotStarted,
-    WorkerWarm,
-)
+from malletrain.domain.event import Event
 from malletrain.domain.job import ResizeCosts
 
 #: So many of the latest stalls, starts and activations are remembered, of each job, each application, and the site.
@@ -39,7 +30,7 @@ _SCOPES_KEPT = 4000
 _PLANS_OF_A_JOB = 16
 
 #: Events that `Costs.apply` takes in.
-TELLING_COSTS = (WorkerWarm, GenerationPublished, GenerationSwitched)
+TELLING_COSTS = (kinds.WorkerWarm, kinds.GenerationPublished, kinds.GenerationSwitched)
 
 #: Assumed of jobs that are relaunched at each size, until it was measured: saving, ending, importing, loading. A bare
 #: script took 4 to 9 s on a machine of its own (docs/explanation/elastic.md), and parallel file systems and GPUs take
@@ -97,18 +88,18 @@ class Costs:
         if event.job is None:
             return
         match event.payload:
-            case WorkerWarm() if started_at is not None and event.at > started_at:
+            case kinds.WorkerWarm() if started_at is not None and event.at > started_at:
                 for shown in self._scopes(event.job, application):
                     shown.activations.append(event.at - started_at)
-            case GenerationPublished(generation=number, switched_by=cause):
+            case kinds.GenerationPublished(generation=number, switched_by=cause):
                 plans = self._plans.setdefault(event.job, {})
                 plans[number] = cause == "fault", event.at
                 if len(plans) > _PLANS_OF_A_JOB:
                     del plans[min(plans)]
-            case GenerationSwitched() as switched:
+            case kinds.GenerationSwitched() as switched:
                 self._switched(event.job, switched, application, event.at)
 
-    def _switched(self, job: int, switched: GenerationSwitched, application: Application, at: float) -> None:
+    def _switched(self, job: int, switched: kinds.GenerationSwitched, application: Application, at: float) -> None:
         number, grew, seconds = switched.generation, switched.grew, switched.pause_s
         broken, since = self._plans.get(job, {}).get(number, (False, at))
         if not (math.isfinite(seconds) and seconds > 0.0):
@@ -210,17 +201,17 @@ class ReleaseLatency:
 
     def apply(self, event: Event, user: str = "") -> None:
         """Fold one event, of whatever kind; `user`: whose job it is of."""
-        if isinstance(event.payload, DaemonStarted):
+        if isinstance(event.payload, kinds.DaemonStarted):
             self._asked.clear()
         if event.pilot is None:
             return
         match event.payload:
-            case PilotStarted():
+            case kinds.PilotStarted():
                 self._ran.add(event.pilot)
-            case ActionIntent(action=RecyclePilot(main_job=job, kill=kill)) if event.pilot in self._ran:
+            case kinds.ActionIntent(action=RecyclePilot(main_job=job, kill=kill)) if event.pilot in self._ran:
                 # (One that Slurm has not started leaves nothing behind.)
                 self._asked.setdefault(event.pilot, (event.at, bool(job) and not kill))
-            case PilotHeld(left_at=left_at) | PilotEnded(left_at=left_at):
+            case kinds.PilotHeld(left_at=left_at) | kinds.PilotEnded(left_at=left_at):
                 self._ran.discard(event.pilot)
                 asked_at, with_worker = self._asked.pop(event.pilot, (-math.inf, False))
                 if left_at is not None and -1.0 <= left_at - asked_at <= LONGEST_EXIT_S:

@@ -15,16 +15,9 @@ from enum import StrEnum
 from statistics import median
 
 from malletrain.decide.rules import Rules
+from malletrain.domain import event as kinds
 from malletrain.domain.decision import LeaveCause, LeavePilot, RecyclePilot
-from malletrain.domain.event import (
-    ActionIntent,
-    Event,
-    JobAnnounced,
-    NodeAils,
-    PilotEnded,
-    PilotHeld,
-    PilotStarted,
-)
+from malletrain.domain.event import Event
 from malletrain.domain.job import JobView, part_of
 from malletrain.domain.snapshot import NodeState, Snapshot
 from malletrain.loop import breaker
@@ -73,15 +66,15 @@ class HarmSignalTracker:
     def apply(self, event: Event) -> None:
         """Take in one event of the journal."""
         match event.payload:
-            case ActionIntent(action=LeavePilot() | RecyclePilot(unstarted="")) if event.pilot:
+            case kinds.ActionIntent(action=LeavePilot() | RecyclePilot(unstarted="")) if event.pilot:
                 self._asked.setdefault(event.pilot, event.at)
-            case PilotStarted() if event.node and event.pilot:
+            case kinds.PilotStarted() if event.node and event.pilot:
                 self._left[event.node] = (event.pilot, math.inf, event.job)
-            case PilotHeld(preempted=preempted) | PilotEnded(preempted=preempted):
+            case kinds.PilotHeld(preempted=preempted) | kinds.PilotEnded(preempted=preempted):
                 self._ended(event)
                 if preempted and event.pilot is not None:
                     self._count("preempted", event, apart_s=ONE_PREEMPTION_S)
-            case NodeAils():
+            case kinds.NodeAils():
                 if event.node:
                     self._ailing.add(event.node)
                 self._count("ailing_nodes", event)
@@ -115,7 +108,7 @@ class HarmSignalTracker:
             why = node.reason.lower()
             if name not in self._ailing and now - ended <= AFTER_S and any(words in why for words in _OWN_WORDS):
                 reason = f"{node.state.value} ({node.reason}) after pilot {pilot}"
-                events.append(Event(now, NodeAils(), job, pilot, name, reason))
+                events.append(Event(now, kinds.NodeAils(), job, pilot, name, reason))
         return events
 
     def _mind_cycles(self, cycle_s: float | None, pilots: int, now: float) -> None:
@@ -186,15 +179,15 @@ class Conduct:
     def apply(self, event: Event) -> None:
         """Take in one event of the journal."""
         match event.payload:
-            case JobAnnounced(job=job):
+            case kinds.JobAnnounced(job=job):
                 self._users[job.id] = job.user
-            case ActionIntent(action=RecyclePilot(kill=True)):
+            case kinds.ActionIntent(action=RecyclePilot(kill=True)):
                 self._at_fault(event, Misconduct.LATE)
-            case ActionIntent(action=LeavePilot(cause=LeaveCause.NO_WORKER)):
+            case kinds.ActionIntent(action=LeavePilot(cause=LeaveCause.NO_WORKER)):
                 self._at_fault(event, Misconduct.NO_WORKER)
-            case ActionIntent(action=LeavePilot(cause=LeaveCause.IDLE)):
+            case kinds.ActionIntent(action=LeavePilot(cause=LeaveCause.IDLE)):
                 self._at_fault(event, Misconduct.IDLE)
-            case NodeAils():
+            case kinds.NodeAils():
                 self._at_fault(event, Misconduct.AILING)
 
     def _at_fault(self, event: Event, fault: Misconduct) -> None:

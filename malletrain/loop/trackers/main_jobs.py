@@ -13,13 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from malletrain.domain.event import (
-    Event,
-    MainJobMet,
-    PilotEnded,
-    PilotHeld,
-    PilotStarted,
-)
+from malletrain.domain import event as kinds
+from malletrain.domain.event import Event
 from malletrain.domain.snapshot import SlurmJob, Snapshot
 
 
@@ -122,18 +117,19 @@ class MainJobsMet:
     def apply(self, event: Event) -> None:
         """Take in one event of the journal."""
         match event.payload:
-            case PilotStarted(started_at=begun) if event.node:
+            case kinds.PilotStarted(started_at=begun) if event.node:
                 self._left.pop(event.node, None)
                 self._started[event.node] = begun or event.at
             case (
-                PilotHeld(preempted=preempted, left_at=left_at) | PilotEnded(preempted=preempted, left_at=left_at)
+                kinds.PilotHeld(preempted=preempted, left_at=left_at)
+                | kinds.PilotEnded(preempted=preempted, left_at=left_at)
             ) if event.node and event.pilot:
                 since = self._started.pop(event.node, event.at - AFTER_S)
                 if preempted:
                     self._preempted_at = event.at
                 free_at = event.at if left_at is None else min(left_at, event.at)
                 self._left[event.node] = _Left(event.pilot, event.job, since, event.at, preempted, free_at)
-            case MainJobMet(main_job=main_job):
+            case kinds.MainJobMet(main_job=main_job):
                 if event.node:
                     self._left.pop(event.node, None)
                     self._put_off.pop(main_job, None)
@@ -148,7 +144,7 @@ class MainJobsMet:
         if not wanted:
             return []
         return [
-            Event(now, MainJobMet(row.id, row.user, row.submit_time, behind=main_jobs[row.id]))
+            Event(now, kinds.MainJobMet(row.id, row.user, row.submit_time, behind=main_jobs[row.id]))
             for row in snapshot.pending
             if row.id in wanted
         ]
@@ -165,7 +161,7 @@ class MainJobsMet:
 
     def _meeting(self, node: str, row: SlurmJob, now: float) -> Event:
         left = self._left[node]
-        met = MainJobMet(row.id, row.user, row.submit_time, row.start_time, left.free_at, left.preempted)
+        met = kinds.MainJobMet(row.id, row.user, row.submit_time, row.start_time, left.free_at, left.preempted)
         return Event(now, met, left.job, left.pilot, node)
 
     def _look_at_put_off(self, snapshot: Snapshot, now: float) -> list[Event]:
@@ -178,11 +174,11 @@ class MainJobsMet:
                 parts = [each.submit_time for each in snapshot.jobs if each.het_id == row.het_id]
                 submitted_at = min(at for at in parts if at is not None)
                 if submitted_at <= self._preempted_at:
-                    events.append(Event(now, MainJobMet(row.id, row.user, submitted_at, put_off=True)))
+                    events.append(Event(now, kinds.MainJobMet(row.id, row.user, submitted_at, put_off=True)))
         if self._put_off:
             for row in snapshot.holding:
                 if row.id in self._put_off and row.nodes:
-                    met = MainJobMet(row.id, row.user, row.submit_time, row.start_time, put_off=True)
+                    met = kinds.MainJobMet(row.id, row.user, row.submit_time, row.start_time, put_off=True)
                     events.append(Event(now, met, node=row.nodes[0]))
         return events
 

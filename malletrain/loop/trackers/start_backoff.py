@@ -14,20 +14,9 @@ from dataclasses import dataclass
 
 from malletrain.decide.draft import DoubtfulStarts
 from malletrain.decide.leaving import SET_BACK_S
+from malletrain.domain import event as kinds
 from malletrain.domain.decision import CancelTasks, RecyclePilot, StartPilot
-from malletrain.domain.event import (
-    ActionIntent,
-    ActionOutcome,
-    Event,
-    JobAnnounced,
-    PilotEnded,
-    PilotHeld,
-    PilotSetAside,
-    PilotStarted,
-    PilotWaits,
-    StartsRefused,
-    WorkerJoined,
-)
+from malletrain.domain.event import Event
 from malletrain.domain.pilot_life import NO_DAEMON_STATUS
 from malletrain.domain.snapshot import SlurmState
 
@@ -101,24 +90,24 @@ class StartBackoff:
     def apply(self, event: Event) -> None:
         """Take in one event of the journal."""
         match event.payload:
-            case JobAnnounced(job=job):
+            case kinds.JobAnnounced(job=job):
                 self._users[job.id] = job.user
-            case StartsRefused(refused=refused):
+            case kinds.StartsRefused(refused=refused):
                 self._fold_refusal(event, refused)
-            case PilotStarted():
+            case kinds.PilotStarted():
                 self._fold_start(event)
-            case ActionIntent(action=StartPilot(pilot=pilot)):
+            case kinds.ActionIntent(action=StartPilot(pilot=pilot)):
                 self._released[pilot] = event.at
-            case ActionOutcome(action=StartPilot(pilot=pilot), done=False):
+            case kinds.ActionOutcome(action=StartPilot(pilot=pilot), done=False):
                 self._released.pop(pilot, None)
-            case ActionIntent(action=RecyclePilot() as recycled):
+            case kinds.ActionIntent(action=RecyclePilot() as recycled):
                 self._fold_recycled(event, recycled)
-            case ActionIntent(action=CancelTasks(pilots=pilots)):
+            case kinds.ActionIntent(action=CancelTasks(pilots=pilots)):
                 for pilot in pilots:
                     self._released.pop(pilot, None)
-            case WorkerJoined():
+            case kinds.WorkerJoined():
                 self._released.pop(event.pilot or "", None)
-            case PilotHeld() | PilotEnded() | PilotSetAside() | PilotWaits():
+            case kinds.PilotHeld() | kinds.PilotEnded() | kinds.PilotSetAside() | kinds.PilotWaits():
                 self._fold_end(event)
 
     def _fold_start(self, event: Event) -> None:
@@ -159,11 +148,11 @@ class StartBackoff:
         self._running.get(job, set()).discard(pilot)
         lost = self._released.pop(pilot, None) is not None
         match event.payload:
-            case PilotHeld(preempted=False) if lost:
+            case kinds.PilotHeld(preempted=False) if lost:
                 self._doubt(job, event.at, f"{pilot} was held again before it began, and not by the daemon", REFUSED)
-            case PilotEnded(state=SlurmState.CANCELLED, preempted=False) if lost:
+            case kinds.PilotEnded(state=SlurmState.CANCELLED, preempted=False) if lost:
                 self._doubt(job, event.at, f"{pilot} was cancelled before it began, and not by the daemon", REFUSED)
-            case PilotEnded(exit_code=status, preempted=False) if status == NO_DAEMON_STATUS and event.node:
+            case kinds.PilotEnded(exit_code=status, preempted=False) if status == NO_DAEMON_STATUS and event.node:
                 why = f"{pilot} reached no daemon from {event.node}, or was refused (its output says why)"
                 self._rest_on(event.node, job, event.at, why)
 

@@ -10,19 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
+from malletrain.domain import event as kinds
 from malletrain.domain.decision import LeaveCause, LeavePilot
-from malletrain.domain.event import (
-    ActionIntent,
-    Event,
-    JobCancelled,
-    JobCompleted,
-    JobFailed,
-    PilotEnded,
-    PilotHeld,
-    PilotSetAside,
-    PilotStarted,
-    SamplesReported,
-)
+from malletrain.domain.event import Event
 from malletrain.learn.stragglers import Straggler, WorkerSpeed, stragglers
 
 #: A node whose worker was replaced for being slow is avoided by its job for so long.
@@ -75,15 +65,15 @@ class StragglerHistory:
         if job is None:
             job = self._jobs[event.job] = _JobPaces()
         match event.payload:
-            case SamplesReported(rates=rates, steady=True) if rates:
+            case kinds.SamplesReported(rates=rates, steady=True) if rates:
                 job.window(rates)
-            case PilotStarted(node_class=node_class):
+            case kinds.PilotStarted(node_class=node_class):
                 job.node_class[pilot] = node_class or ""
-            case JobCancelled() | JobCompleted() | JobFailed():
+            case kinds.JobCancelled() | kinds.JobCompleted() | kinds.JobFailed():
                 del self._jobs[event.job]
-            case PilotHeld() | PilotSetAside() | PilotEnded():
+            case kinds.PilotHeld() | kinds.PilotSetAside() | kinds.PilotEnded():
                 job.gone(pilot)
-            case ActionIntent(action=LeavePilot(cause=LeaveCause.STRAGGLER)) if event.node:
+            case kinds.ActionIntent(action=LeavePilot(cause=LeaveCause.STRAGGLER)) if event.node:
                 job.resting[event.node] = event.at + REST_S, event.reason
 
     def forget(self, job: int) -> None:
