@@ -1,4 +1,4 @@
-"""What people see: tables, the strip of nodes, events, as lines of styled text. Pure. Colours only repeat the letters."""
+"""What people see: tables, the strip of nodes, events, as lines of styled text. Pure. Colours repeat the letters."""
 
 from __future__ import annotations
 
