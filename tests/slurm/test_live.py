@@ -220,15 +220,6 @@ def test_a_killed_node_daemon_does_not_make_a_pilot_free(live: Site) -> None:
         live.lab.wait_for(lambda: live.lab.node_states()[node] == "idle", 60)
 
 
-def test_recycling_leaves_a_task_that_slurm_does_not_start_by_itself(live: Site) -> None:
-    pilot, node = f"{live.submit()}_0", live.lab.nodes[0]
-    live.start(pilot, node)
-    assert live.cluster.recycle([RecyclePilot(3, pilot, node, "")])[0].done
-    live.lab.wait_for(lambda: live.cluster.end_of(pilot).held, 60)
-    job = live.lab.job(pilot)
-    assert (job["Requeue"], job["Priority"]) == ("0", "0")
-
-
 def test_a_recycled_task_shows_when_its_node_was_free_again(release: str | None, lab_factory: LabFactory) -> None:
     """Its submission is that moment, epilog and all, however much later the look comes: a look may be ten seconds
     late, and a promise of two is reckoned with how long nodes take to be free."""
