@@ -158,8 +158,11 @@ class EndedMainJobs:
         self._now = now
 
     def on(self, nodes: Collection[str], since: float) -> EndedJobs:
-        """Those that ended on any of `nodes` from `since` on, and from when on none is missing. Raises
-        `ClusterUnavailable`: squeue did not answer, or with what cannot be right."""
+        """Those that ended on any of `nodes` from `since` on, and from when on none is missing.
+
+        Raises:
+            ClusterUnavailable: squeue did not answer, or with what cannot be right.
+        """
         now = self._now()
         shown = float("-inf") if self._min_job_age_s <= 0 else now - self._min_job_age_s  # 0: none is ever forgotten
         with readable():
