@@ -1,7 +1,4 @@
-"""Commands about malleable jobs: status, web, cancel, hold, release, events, explain, report, drain, stop.
-
-All but `stop` ask the daemon; `stop` works with the daemon dead. Runs on the base wheel.
-"""
+"""Commands about malleable jobs: all but `stop` ask the daemon. Runs on the base wheel."""
 
 from __future__ import annotations
 
@@ -94,7 +91,6 @@ def _scales(daemon: DaemonClient, job: int) -> list[render.Line]:
 
 
 def _last_words(daemon: DaemonClient, row: JobRow) -> list[render.Line]:
-    """The last line that a failed job of the caller's has printed, and where."""
     found = last_words(daemon, row) if row.phase == "failed" and row.uid == os.getuid() else None
     return [(render.Span(f"printed last: {found[1]} ({found[0]})"),)] if found else []
 

@@ -1,7 +1,4 @@
-"""`malletrain logs`: what a job's workers have printed, read as the caller from the files that Slurm writes.
-
-The daemon names the job's tasks and the pattern of their files; it opens none of them.
-"""
+"""`malletrain logs`: what a job's workers have printed, read as the caller from the files that Slurm writes."""
 
 from __future__ import annotations
 
@@ -146,16 +143,12 @@ def _found(
 
 
 class _Reader:
-    """Prints what files have gained since the last look, with a title where the file is another than before.
-
-    Args:
-        is_foreign: the files are another user's: what could steer the terminal is replaced.
-    """
+    """Prints what files have gained since the last look, with a title where the file is another than before. In those
+    of another user (`is_foreign`) what could steer the terminal is replaced."""
 
     def __init__(self, is_foreign: bool) -> None:
-        self._is_foreign = is_foreign
+        self._is_foreign, self._last = is_foreign, Path()
         self._at: dict[Path, int] = {}
-        self._last: Path | None = None
 
     def show(self, files: Iterable[tuple[Path, str]], lines: int | None = None) -> bool:
         """Print the rest of each file; with `lines`, its last lines alone. Whether there was any."""

@@ -1,7 +1,4 @@
-"""`malletrain`: one command with many below it, each loaded only when it is asked for.
-
-So `malletrain status` runs on the base wheel, and in the time that its own imports take.
-"""
+"""`malletrain`: one command with many below it, each loaded only when it is asked for."""
 
 from __future__ import annotations
 
@@ -19,8 +16,7 @@ from malletrain import __version__, pip_install
 
 @dataclass(frozen=True, slots=True)
 class CommandEntry:
-    """A command that is not loaded yet, of its name in a module of `malletrain.cli`: what its list entry says, which
-    extra it needs."""
+    """A command of a module of `malletrain.cli` that is not loaded yet: what the list says, which extra it needs."""
 
     module: str
     summary: str
@@ -140,8 +136,7 @@ def run(command: click.Command, name: str, argv: list[str] | None = None) -> NoR
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
-    except BrokenPipeError:
-        # The reader (`| head`) has gone. Python would complain once more when it flushes at exit.
+    except BrokenPipeError:  # the reader (`| head`) has gone; Python would complain once more at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:
@@ -149,7 +144,6 @@ def run(command: click.Command, name: str, argv: list[str] | None = None) -> NoR
         status = getattr(error, "exit_status", None)
         if not isinstance(status, int):
             raise
-        # One line a fault: an error may name several at once.
         for fault in str(error).splitlines() or [type(error).__name__]:
             click.echo(f"{name}: {one_line(fault)}", err=True)
         sys.exit(status)

@@ -1,7 +1,4 @@
-"""What people see: tables, the strip of nodes, events. Pure functions from rows to lines of styled text.
-
-Colours only ever repeat what the letters say, so that a log, a pipe and a colour-blind reader lose nothing.
-"""
+"""What people see: tables, the strip of nodes, events, as lines of styled text. Pure. Colours repeat the letters."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """Commands about a training script: `malletrain check`, whether it gives the same result when workers come, go and
-are killed; `malletrain init`, the changed lines that make it malleable, as a diff. Each imports what it needs as it
-runs."""
+are killed; `malletrain init`, the changed lines that make it malleable, as a diff."""
 
 from __future__ import annotations
 
@@ -15,12 +14,9 @@ if TYPE_CHECKING:
     from malletrain.script_check.check_runs import CheckReport
 
 _DURING = {
-    "alone": "with one worker",
-    "joining": "as workers joined",
-    "three workers": "with three workers",
-    "after a kill": "after one of three was killed",
-    "two workers": "with two workers from the start",
-}
+    "alone": "with one worker", "joining": "as workers joined", "three workers": "with three workers",
+    "after a kill": "after one of three was killed", "two workers": "with two workers from the start",
+}  # fmt: skip
 
 _GUIDE = "docs/how-to/researcher-script.md"
 
@@ -36,12 +32,9 @@ Examples:
     "--json", "as_json", is_flag=True, help="JSON: verdict, text, steps, equality, differences, unmet, good."
 )
 @click.option("--at-epoch", type=click.IntRange(min=0), help="Begin with this epoch, from 0.")
-@click.option(
-    "--from",
-    "checkpoints",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+@click.option("--from", "checkpoints", type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Begin with the newest checkpoint of this folder.",
-)
+)  # fmt: skip
 @click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def check(

@@ -18,7 +18,7 @@ from malletrain.learn.curve import fit_curve
 from malletrain.learn.samples import accepted_rates
 from malletrain.sizing import registry
 from malletrain.sizing.policy import inputs_of, require_inputs
-from malletrain.sizing.problem import MAX_NODES, Problem
+from malletrain.sizing.problem import MAX_NODES
 from malletrain.sizing.problem_file import MAX_TEXT_BYTES, parse
 
 
@@ -62,7 +62,12 @@ def plan(problem: IO[bytes], name: str, lp_file: Path | None) -> None:
     for field in unknown:
         click.echo(f"malletrain: warning: {problem.name}: {field} is not understood and not used", err=True)
     if lp_file is not None:
-        _write_lp(parsed, lp_file)
+        from malletrain.sizing.policies.lp import Lp
+
+        try:
+            Lp().write(parsed, lp_file)
+        except OSError as error:
+            raise InvalidInput(os.fspath(lp_file), f"cannot be written: {error.strerror}") from None
     if parsed.jobs:
         remedy = "add them to the problem, or choose another --policy"
         require_inputs(policy, inputs_of(parsed), problem.name, remedy)
@@ -80,15 +85,6 @@ def plan(problem: IO[bytes], name: str, lp_file: Path | None) -> None:
     if answer.classes:
         out["classes"] = {str(job): dict(counts) for job, counts in answer.classes.items()}
     click.echo(json.dumps(out, indent=2))
-
-
-def _write_lp(problem: Problem, file: Path) -> None:
-    from malletrain.sizing.policies.lp import Lp
-
-    try:
-        Lp().write(problem, file)
-    except OSError as error:
-        raise InvalidInput(os.fspath(file), f"cannot be written: {error.strerror}") from None
 
 
 def _node_counts(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...]:

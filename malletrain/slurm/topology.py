@@ -1,8 +1,5 @@
-"""Leaf switches: which node hangs on which, and how many a waiting job asks for (sbatch --switches).
-
-squeue's short columns do not have the latter, so each waiting job of several nodes is asked for once, and only where
-Slurm has switches configured.
-"""
+"""Leaf switches: which node hangs on which, and how many a waiting job asks for (sbatch --switches). squeue's short
+columns do not have the latter, so each waiting job of several nodes is asked for once, where Slurm has switches."""
 
 from __future__ import annotations
 

@@ -70,13 +70,9 @@ def parser() -> argparse.ArgumentParser:
     up.add_argument("--release", choices=RELEASES, help="Slurm of this Debian release (default: this machine's)")
     up.add_argument("--accounting", action="store_true", help="with MariaDB and slurmdbd; limits are enforced")
     up.add_argument("--users", action="store_true", help=f"make plain users {', '.join(users.TEST_USERS)} (root)")
-    up.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
+    up.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
         help="a line of slurm.conf, replaced or added; KEY+=VALUE appends to a list; repeatable",
-    )
+    )  # fmt: skip
     up.add_argument("--while", dest="ends_with", type=int, metavar="PID", help="go down when process PID ends")
     up.add_argument("--deadline", type=float, metavar="S", help="give up after S s (default 120 and 0.1 a node)")
     up.set_defaults(act=_up)
@@ -126,15 +122,9 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def _up(options: argparse.Namespace) -> int:
-    config = LabConfig(
-        nodes=options.nodes,
-        controller_only=options.controller_only,
-        profile=options.profile,
-        release=options.release,
-        accounting=options.accounting,
-        users=options.users,
-        settings=tuple(_setting(text) for text in options.set),
-    )
+    same = ("nodes", "controller_only", "profile", "release", "accounting", "users")
+    chosen = {name: getattr(options, name) for name in same}
+    config = LabConfig(**chosen, settings=tuple(_setting(text) for text in options.set))
     known = cluster.up(options.dir, config, options.deadline, options.ends_with)
     layout = Layout.of(options.dir)
     variables = cluster.environment(layout, known.toolchain)
@@ -181,10 +171,8 @@ def _status(options: argparse.Namespace) -> int:
     dead = [name for name in lab.daemons if not lab.is_running(name)]
     release = lab.release or "this machine's Slurm"
     print(f"{lab.path}: {len(lab.nodes)} nodes, profile {lab.profile}, {release}")
-    print(
-        f"daemons: {len(lab.daemons) - len(dead)} of {len(lab.daemons)} run"
-        + (f"; dead: {', '.join(dead)}" if dead else "")
-    )
+    missing = f"; dead: {', '.join(dead)}" if dead else ""
+    print(f"daemons: {len(lab.daemons) - len(dead)} of {len(lab.daemons)} run{missing}")
     if lab.is_running("slurmctld") and lab.is_running("munged"):
         print(lab.run(["sinfo"], timeout=20).stdout, end="")
     return 1 if dead else 0

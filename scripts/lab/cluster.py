@@ -300,9 +300,8 @@ def _claim(layout: Layout) -> bool:
         if not layout.root.is_dir():
             raise UsageError(f"{layout.root}: not a directory") from None
         if not layout.state_file.exists() and (other := sorted(p.name for p in layout.root.iterdir())):
-            raise UsageError(
-                f"{layout.root}: holds {other[0]!r}, which is no lab's: choose an empty directory"
-            ) from None
+            why = f"holds {other[0]!r}, which is no lab's: choose an empty directory"
+            raise UsageError(f"{layout.root}: {why}") from None
         return False
     except FileNotFoundError:
         raise UsageError(f"{layout.root.parent}: no such directory: make it first") from None

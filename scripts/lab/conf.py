@@ -32,6 +32,16 @@ KILL_WAIT_S: dict[Profile, int] = {"fast": 5, "site": 30}
 PROLOG_S: dict[Profile, float] = {"fast": 0, "site": 10}
 EPILOG_S: dict[Profile, float] = {"fast": 0, "site": 10}
 
+#: What every lab has.
+_ALWAYS = """
+AuthType=auth/munge CredType=cred/munge SlurmctldDebug=info SlurmdDebug=info ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none JobAcctGatherType=jobacct_gather/none SwitchType=switch/none MpiDefault=none ReturnToService=2
+SlurmdParameters=config_overrides SelectType=select/cons_tres SelectTypeParameters=CR_Core_Memory
+SchedulerType=sched/backfill PriorityType=priority/multifactor PriorityWeightPartition=1000 CompleteWait=0
+MinJobAge=300 InactiveLimit=0 SlurmctldTimeout=30 MessageTimeout=10 BatchStartTimeout=20 MaxJobCount=100000
+MailProg=/bin/true JobCompType=jobcomp/filetxt GresTypes=gpu
+"""
+
 _KEY = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _REPEATED = ("nodename", "partitionname", "downnodes", "nodeset", "include")
 
@@ -159,8 +169,6 @@ def slurm_conf(config: LabConfig, layout: Layout, ports: tuple[int, ...], host: 
         ("SlurmdUser", host.user),
         ("SlurmctldPort", str(ports[0])),
         ("SlurmdPort", str(ports[2])),
-        ("AuthType", "auth/munge"),
-        ("CredType", "cred/munge"),
         ("AuthInfo", f"socket={layout.munge_socket}"),
         ("StateSaveLocation", f"{d}/state"),
         ("SlurmdSpoolDir", f"{layout.spool}/%n"),
@@ -169,34 +177,11 @@ def slurm_conf(config: LabConfig, layout: Layout, ports: tuple[int, ...], host: 
         ("SlurmdPidFile", f"{layout.run}/slurmd.%n.pid"),
         ("SlurmctldLogFile", f"{layout.log}/slurmctld.log"),
         ("SlurmdLogFile", f"{layout.log}/slurmd.%n.log"),
-        ("SlurmctldDebug", "info"),
-        ("SlurmdDebug", "info"),
-        ("ProctrackType", "proctrack/linuxproc"),
-        ("TaskPlugin", "task/none"),
-        ("JobAcctGatherType", "jobacct_gather/none"),
-        ("SwitchType", "switch/none"),
-        ("MpiDefault", "none"),
-        ("ReturnToService", "2"),
-        ("SlurmdParameters", "config_overrides"),
-        ("SelectType", "select/cons_tres"),
-        ("SelectTypeParameters", "CR_Core_Memory"),
-        ("SchedulerType", "sched/backfill"),
         ("SchedulerParameters", SCHEDULER_PARAMETERS[config.profile]),
-        ("PriorityType", "priority/multifactor"),
-        ("PriorityWeightPartition", "1000"),
         ("KillWait", str(KILL_WAIT_S[config.profile])),
-        ("CompleteWait", "0"),
-        ("MinJobAge", "300"),
-        ("InactiveLimit", "0"),
-        ("SlurmctldTimeout", "30"),
         ("SlurmdTimeout", "0" if config.controller_only else "30"),
-        ("MessageTimeout", "10"),
-        ("BatchStartTimeout", "20"),
-        ("MaxJobCount", "100000"),
-        ("MailProg", "/bin/true"),
-        ("JobCompType", "jobcomp/filetxt"),
         ("JobCompLoc", f"{layout.log}/jobcomp.txt"),
-        ("GresTypes", "gpu"),
+        *(word.partition("=")[::2] for word in _ALWAYS.split()),
     ]
     if config.harvest:
         pairs += [("PreemptType", "preempt/partition_prio"), ("PreemptMode", "REQUEUE")]

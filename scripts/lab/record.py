@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from scripts.lab.errors import LabError
 from scripts.lab.layout import Layout
@@ -60,28 +61,13 @@ def read(layout: Layout) -> Record | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
-        plain = json.loads(text)
+        plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(text).items()}
         tools = plain["toolchain"]
-        return Record(
-            made_root=bool(plain["made_root"]),
-            nodes=tuple(plain["nodes"]),
-            profile=plain["profile"],
-            release=plain["release"],
-            accounting=bool(plain["accounting"]),
-            users=tuple(plain["users"]),
-            ports=tuple(plain["ports"]),
-            toolchain=Toolchain(
-                tools["path"],
-                tools["plugin_directory"] and Path(tools["plugin_directory"]),
-                tools["stepd"] and Path(tools["stepd"]),
-                Path(tools["base"]),
-            ),
-            processes=tuple(Process(**p) for p in plain["processes"]),
-            ends_with=plain["ends_with"] and Process(**plain["ends_with"]),
-            files=tuple(plain["files"]),
-            namespaces=tuple(plain["namespaces"]),
-        )
-    except (ValueError, KeyError, TypeError) as error:
-        raise LabError(
-            f"{layout.state_file}: not a lab's record ({error}): remove it, and the lab beside it"
-        ) from error
+        paths: dict[str, Any] = {k: v and Path(v) for k, v in tools.items() if k != "path"}
+        plain["toolchain"] = Toolchain(tools["path"], **paths)
+        plain["processes"] = tuple(Process(**p) for p in plain["processes"])
+        plain["ends_with"] = plain["ends_with"] and Process(**plain["ends_with"])
+        return Record(**plain)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        why = f"not a lab's record ({error}): remove it, and the lab beside it"
+        raise LabError(f"{layout.state_file}: {why}") from error

@@ -49,13 +49,6 @@ def test_what_is_wrong_is_one_line_and_exit_status_2(tmp_path: Path) -> None:
     assert run.stdout == ""
 
 
-def test_help_has_an_example() -> None:
-    for command in ("snapshot", "doctor"):
-        run = malletrain(command, "--help")
-        assert run.returncode == 0
-        assert "Example:" in run.stdout
-
-
 @pytest.mark.slurm
 def test_a_live_snapshot_and_a_live_doctor(any_lab: Lab, tmp_path: Path) -> None:
     lab = any_lab

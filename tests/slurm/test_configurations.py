@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
 from malletrain.domain.decision import CutLimit, TopUp
 from malletrain.domain.event import EventKind
 from malletrain.domain.snapshot import NodeState
-from malletrain.slurm.site import partition_checks, site_facts
+from malletrain.slurm.site import partition_checks
 from malletrain.slurm.submission.submit import node_kinds, whole_gres
 from scripts.lab import Change, Lab, LabConfig
 from tests.slurm.harvesting import Harvesting
@@ -193,28 +191,3 @@ def test_preempt_modes_and_grace_times(any_lab: Lab, mode: str, grace: str) -> N
         lab.run(["scancel", str(main)])
         lab.wait_for(lambda: harvest.snapshot().is_free(n[0]), 90)
         assert pilot not in [job.id for job in harvest.snapshot().jobs], "it does not come back by itself"
-
-
-def test_priority_tiers_that_do_not_protect_the_main_queue_are_refused(any_lab: Lab) -> None:
-    lab = any_lab
-    cases: Sequence[tuple[Change, str]] = (
-        (Change(partitions={"harvest": {"PriorityTier": "100"}}), "does not go before it"),
-        # As where neither partition names its tier, and the global PreemptMode is that of both.
-        (
-            Change(
-                partitions={
-                    "harvest": {"PriorityTier": "1"},
-                    "batch": {"PriorityTier": "1", "PreemptMode": "REQUEUE"},
-                }
-            ),
-            "does not go before it",
-        ),
-        (Change(partitions={"harvest": {"PreemptMode": "OFF"}}), "are not preempted"),
-        (Change(lines=("PartitionName=debug Nodes=ALL PriorityTier=1 PreemptMode=OFF",)), "partition debug"),
-        (Change(partitions={"harvest": {"State": "DRAIN"}}), "is DRAIN"),
-    )
-    for change, said in cases:
-        with lab.changed(change):
-            harvest_facts = Harvesting(lab).facts
-            found = partition_checks.check_harvest_partition(harvest_facts, site_facts.Harvest("harvest"))
-            assert [f for f in found if f.level == "error" and said in f.what and f.remedy], (said, found)

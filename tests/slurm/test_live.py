@@ -20,8 +20,8 @@ from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot
 from malletrain.loop.pilot_changes import observe
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
-from malletrain.slurm.site import doctor, partition_checks, site_facts
-from malletrain.slurm.site.site_facts import Harvest, Level
+from malletrain.slurm.site import partition_checks, site_facts
+from malletrain.slurm.site.site_facts import Harvest
 from malletrain.slurm.submission import batch_request
 from malletrain.slurm.submission.batch_request import Defaults
 from malletrain.slurm.submission.directives import BatchOptions
@@ -220,15 +220,6 @@ def test_a_killed_node_daemon_does_not_make_a_pilot_free(live: Site) -> None:
         live.lab.wait_for(lambda: live.lab.node_states()[node] == "idle", 60)
 
 
-def test_recycling_leaves_a_task_that_slurm_does_not_start_by_itself(live: Site) -> None:
-    pilot, node = f"{live.submit()}_0", live.lab.nodes[0]
-    live.start(pilot, node)
-    assert live.cluster.recycle([RecyclePilot(3, pilot, node, "")])[0].done
-    live.lab.wait_for(lambda: live.cluster.end_of(pilot).held, 60)
-    job = live.lab.job(pilot)
-    assert (job["Requeue"], job["Priority"]) == ("0", "0")
-
-
 def test_a_recycled_task_shows_when_its_node_was_free_again(release: str | None, lab_factory: LabFactory) -> None:
     """Its submission is that moment, epilog and all, however much later the look comes: a look may be ten seconds
     late, and a promise of two is reckoned with how long nodes take to be free."""
@@ -343,30 +334,6 @@ def shared_folder(lab_directory: Path) -> Iterator[Path]:
     """A folder that every user can enter, gone afterwards."""
     lab_directory.mkdir(mode=0o755)
     yield lab_directory
-
-
-def test_the_doctor_finds_a_sound_site_sound(live: Site) -> None:
-    found = doctor.examine(live.commands, Harvest("harvest"), time.time)
-    assert not [finding for finding in found if finding.level is Level.ERROR]
-    assert any("munge works" in finding.what for finding in found)
-    assert any("gives way" in finding.what for finding in found)
-
-
-def test_the_doctor_names_what_is_wrong_and_how_to_mend_it(live: Site) -> None:
-    for partition, said in (("nowhere", "does not exist"), ("batch", "are not preempted")):
-        found = doctor.examine(live.commands, Harvest(partition), time.time)
-        errors = [finding for finding in found if finding.level is Level.ERROR]
-        assert any(said in finding.what for finding in errors)
-        assert all(finding.remedy for finding in errors)
-    late = doctor.examine(live.commands, Harvest("harvest"), lambda: time.time() + 60)
-    assert any("ahead of slurmctld's" in finding.what for finding in late)
-
-
-def test_the_doctor_on_a_site_that_preempts_nothing(release: str | None, lab_factory: LabFactory) -> None:
-    nothing = (("PreemptType", "preempt/none"), ("PreemptMode", "OFF"))
-    lab = lab_factory(LabConfig(nodes=1, users=True, release=release, settings=nothing))
-    found = partition_checks.check_harvest_partition(site_facts.read(Commands(lab.env)), Harvest("harvest"))
-    assert any("preempts nothing" in finding.what and finding.remedy for finding in found)
 
 
 def test_facts_of_the_site(live: Site) -> None:

@@ -1,8 +1,5 @@
-"""What the actuator does at most, whatever it is ordered: its own configuration, and what Slurm shows. No I/O.
-
-The side that orders listens on the network and may have been broken into. So nothing that an order says widens a
-bound; which job a task belongs to is its owner's own word, in the task's comment.
-"""
+"""What the actuator does at most, by its own configuration and what Slurm shows. The side that orders may have been
+broken into: nothing that it says widens a bound, and which job a task belongs to its owner says in its comment."""
 
 from __future__ import annotations
 

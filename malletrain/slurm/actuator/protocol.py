@@ -1,8 +1,5 @@
-"""The actuator's wire protocol: five verbs (start, recycle, cut, cancel, take_back), each with a fixed set of fields.
-
-A request is one line of JSON, as is its reply. `read_request` refuses every other form, because the reader holds
-Slurm's rights and the writer listens on the network.
-"""
+"""The actuator's wire protocol: five verbs, each with a fixed set of fields. A request is one line of JSON, as is its
+reply; every other form is refused: the reader holds Slurm's rights, and the writer listens on the network."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Submits a malleable job, or leaves nothing behind.
+"""Submits a malleable job, or leaves nothing behind. Part of the base wheel.
 
     check the partition -> announce the job -> sbatch a held array -> tell the daemon
 
 Where sbatch does not say the array's number plainly, the array is looked for in Slurm, by a mark in its comment.
-Where a step fails, the steps before it are undone. Part of the base wheel.
 """
 
 from __future__ import annotations
@@ -119,8 +118,8 @@ def check_nodes(kinds: Sequence[NodeKind], request: BatchRequest) -> None:
 
 
 def _words_of(kind: NodeKind) -> str:
-    features = f"features {','.join(kind.features)}" if kind.features else ""
-    return " and ".join(part for part in (kind.gres, features) if part) or "neither gres nor features"
+    features = ",".join(kind.features) and f"features {','.join(kind.features)}"
+    return " and ".join(filter(None, (kind.gres, features))) or "neither gres nor features"
 
 
 def fit(commands: Commands, request: BatchRequest) -> BatchRequest:
