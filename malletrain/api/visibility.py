@@ -1,7 +1,5 @@
 """What one caller may see: Slurm's PrivateData (slurm.conf(5)), applied to rows and to the texts in them. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -30,7 +28,7 @@ class Visibility:
     reservations: bool = True
 
     @staticmethod
-    def under(private_data: Collection[str], uid: int, user: str) -> Visibility:
+    def under(private_data: Collection[str], uid: int, user: str) -> "Visibility":
         """That of an ordinary user where Slurm's PrivateData has these words.
 
         Usage counts jobs, so `jobs` hides it as well as `usage` does."""
