@@ -237,9 +237,7 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
         sight = roles.sight(caller)
         seen = sight.uid
         if latest is not None:
-            newest = await people.off_loop(caller.user, views.last_event)
-            rows = await people.off_loop(caller.user, lambda: views.latest_events(latest, job, seen))
-            last = max(newest, rows[-1].seq) if rows else newest
+            rows, last = await people.off_loop(caller.user, lambda: views.latest_events(latest, job, seen))
             return JSONResponse({"events": [sight.event(row).to_json() for row in rows], "last": last})
         end = people.clock.elapsed() + wait
         with people.long_poll(caller.uid):

@@ -204,7 +204,7 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
             row = sight.job(row)
             worlds, stays = history.worlds(job_id, MAX_WORLDS), history.stays_of(job_id, MAX_STAYS)
             begin = worlds[0].at if len(worlds) == MAX_WORLDS else row.submitted_at
-            events = (sight.event(event) for event in views.latest_events(MAX_EVENTS, job_id, sight.uid))
+            events = (sight.event(event) for event in views.latest_events(MAX_EVENTS, job_id, sight.uid)[0])
             profile = _or_none(lambda: sight.profile(people.requests.profile(job_id)).to_json())
             return {
                 "job": row.to_json(),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from malletrain.api.explain import explain
-from malletrain.api.promise_view import delay_row
+from malletrain.api.people_rows import delay_row
 from malletrain.api.visibility import Visibility
 from malletrain.domain.event import Event, EventKind, JsonValue, MainJobMet
 from malletrain.domain.snapshot import SlurmJob, Snapshot
