@@ -111,16 +111,12 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
     @router.post("/session")
     async def log_in(body: SessionBody, request: Request) -> Response:
         """A token for the maker of a MUNGE credential of `malletrain-session-v1 URL`."""
-        opened = await people.off_loop(address_of(request), lambda: people.auth.log_in(body.credential))
-        people.logins.take(str(opened.identity.uid))
-        return JSONResponse(
-            {
-                "token": opened.token, "expires_at": opened.expires_at, "lifetime_s": opened.lifetime_s,
-                "user": opened.identity.user, "uid": opened.identity.uid, "role": opened.identity.role.value,
-                "site": people.site,
-            },
-            headers={"Cache-Control": "no-store"},
-        )  # fmt: skip
+        token, who = await people.off_loop(address_of(request), lambda: people.auth.log_in(body.credential))
+        people.logins.take(str(who.uid))
+        lifetime_s = people.auth.lifetime_s
+        answer = {"token": token, "expires_at": people.clock.now() + lifetime_s, "lifetime_s": lifetime_s}
+        answer |= {"user": who.user, "uid": who.uid, "role": who.role.value, "site": people.site}
+        return JSONResponse(answer, headers={"Cache-Control": "no-store"})
 
     @router.delete("/session", status_code=204)
     async def log_out(request: Request, _caller: Caller) -> Response:
