@@ -8,7 +8,6 @@ import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from malletrain.api.roles import Identity, Roles, Unavailable
@@ -34,16 +33,6 @@ class NotAuthenticated(MalletrainError):
     exit_status = 1
 
 
-@dataclass(frozen=True, slots=True)
-class ApiSession:
-    """A caller and the token that stands for them; `lifetime_s` counts from now, `expires_at` is Unix seconds."""
-
-    token: str
-    identity: Identity
-    lifetime_s: float
-    expires_at: float
-
-
 class Auth:
     """Opens credentials and keeps tokens. Safe to call from any thread."""
 
@@ -53,24 +42,20 @@ class Auth:
     ) -> None:  # fmt: skip
         """`audiences` are the URLs by which clients know this daemon: a credential made for another one is refused,
         so a daemon that receives one cannot use it at another."""
-        self._audiences = tuple(audiences)
-        self._roles = roles
-        self._clock = clock
-        self._socket = munge_socket
+        self._audiences, self._roles, self._clock = tuple(audiences), roles, clock
+        self._socket, self._decode, self.lifetime_s = munge_socket, decode, lifetime_s
         self._tickets = TicketTable[Identity](clock, lifetime_s, MAX_SESSIONS_PER_USER)
-        self._decode = decode
         #: Credentials made before (of Clock.elapsed: the day's may be set) are refused: whoever had the port until
         #: then may have them.
         self.listens_since = float("-inf")
 
-    def log_in(self, credential: str) -> ApiSession:
-        """A new token for the maker of the credential.
+    def log_in(self, credential: str) -> tuple[str, Identity]:
+        """A new token, good for `lifetime_s`, for the maker of the credential.
         Raises NotAuthenticated: the credential proves nothing; Refused: this daemon does not serve that user;
         Unavailable: munged does not answer here."""
         opened = self._open(credential, SESSION_PURPOSE)
         identity = self._roles.identify(opened.uid, opened.gid)
-        token, lifetime_s = self._tickets.issue(identity.uid, identity), self._tickets.lifetime_s
-        return ApiSession(token, identity, lifetime_s, self._clock.now() + lifetime_s)
+        return self._tickets.issue(identity.uid, identity), identity
 
     def identify(self, authorization: str | None) -> Identity:
         """The caller behind an Authorization header.

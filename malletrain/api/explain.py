@@ -204,13 +204,23 @@ def _meeting(event: Event, shown: _Shown) -> Iterator[str]:
     match event.payload:
         case kinds.ActionIntent(action=LeavePilot() | RecyclePilot()):
             yield f"  {utc(event.at)} {pilot} was asked to leave {event.node} for it"
-        case kinds.MainJobMet(left_at=left_at, started_at=started_at, preempted=preempted) if event.node:
-            if event.payload.put_off:
-                yield f"  {utc(event.at)} it runs on {event.node} and others, after Slurm had put it off"
-                return
-            began = f", which it has since {utc(started_at)}" if started_at is not None else ", which it has then"
-            went = "was preempted on" if preempted else "had left"
-            yield f"  {utc(event.at if left_at is None else left_at)} {pilot} {went} {event.node}{began}"
+        case kinds.MainJobMet() as met if event.node:
+            at = event.at
+            if met.put_off:
+                said = f"it runs on {event.node} and others, after Slurm had put it off"
+            elif met.waited_for:
+                said = f"it runs on {event.node}, and had waited behind {shown.words(f'main job {met.waited_for}')}"
+            elif met.elsewhere:
+                said = f"it runs on {event.node}, where no pilot had been"
+            else:
+                at, begun = event.at if met.left_at is None else met.left_at, met.started_at
+                began = ", which it has then" if begun is None else f", which it has since {utc(begun)}"
+                if met.ended_at is not None:
+                    began = (
+                        f", which it had{'' if begun is None else f' from {utc(begun)}'} until {utc(met.ended_at)}"
+                    )
+                said = f"{pilot} {'was preempted on' if met.preempted else 'had left'} {event.node}{began}"
+            yield f"  {utc(at)} {said}"
         case kinds.MainJobMet(put_off=True):
             yield f"  {utc(event.at)} Slurm has put it off, after it preempted a pilot for one of its parts"
 
@@ -235,18 +245,13 @@ def _pilot_of(event: Event, shown: _Shown) -> str:
 
 
 def _history(shown: _Shown, about: Callable[[Event], bool]) -> Iterator[str]:
-    newest = [
-        e for e in shown.events(about) if not isinstance(e.payload, kinds.SamplesReported | kinds.MetricReported)
-    ][-12:]
+    figures = kinds.SamplesReported | kinds.MetricReported
+    newest = [event for event in shown.events(about) if not isinstance(event.payload, figures)][-12:]
     if newest:
         yield "  lately:"
     for event in newest:
-        payload = event.payload
-        what = (
-            ACTION_NAMES[type(payload.action)]
-            if isinstance(payload, kinds.ActionIntent | kinds.ActionOutcome)
-            else ""
-        )
+        acted = event.payload if isinstance(event.payload, kinds.ActionIntent | kinds.ActionOutcome) else None
+        what = ACTION_NAMES[type(acted.action)] if acted else ""
         where = " ".join(part for part in (event.pilot or "", event.node or "") if part)
         reason = shown.words(event.reason)
         yield f"    {utc(event.at)} {event.kind} {what} {where} {reason}".replace("  ", " ").rstrip()

@@ -16,9 +16,6 @@ from malletrain.domain.errors import InvalidInput
 #: The first descriptor that systemd hands over (sd_listen_fds(3)).
 FIRST_INHERITED = 3
 
-#: How often another free port is tried, where any will do and the other family has it.
-FREE_PORT_TRIES = 20
-
 #: What a kernel without a family says.
 _NO_FAMILY = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT)
 
@@ -51,14 +48,7 @@ def listen(host: str, port: int, backlog: int, environ: Mapping[str, str] | None
         every = (*_EVERY_ADDRESS.values(), "")
         address = "" if host in every else socket.getaddrinfo(host, port, _family(host))[0][4][0]
         return Listening(inherited, _guards(inherited, f"malletraind.socket's port {port}"), str(address), True)
-    tries = 1 if port else FREE_PORT_TRIES
-    while True:
-        tries -= 1
-        try:
-            return _own(host, port, backlog)
-        except Unavailable:
-            if not tries:
-                raise
+    return _own(host, port, backlog)
 
 
 def _inherited(port: int, environ: Mapping[str, str]) -> list[socket.socket]:

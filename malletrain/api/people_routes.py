@@ -111,16 +111,12 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
     @router.post("/session")
     async def log_in(body: SessionBody, request: Request) -> Response:
         """A token for the maker of a MUNGE credential of `malletrain-session-v1 URL`."""
-        opened = await people.off_loop(address_of(request), lambda: people.auth.log_in(body.credential))
-        people.logins.take(str(opened.identity.uid))
-        return JSONResponse(
-            {
-                "token": opened.token, "expires_at": opened.expires_at, "lifetime_s": opened.lifetime_s,
-                "user": opened.identity.user, "uid": opened.identity.uid, "role": opened.identity.role.value,
-                "site": people.site,
-            },
-            headers={"Cache-Control": "no-store"},
-        )  # fmt: skip
+        token, who = await people.off_loop(address_of(request), lambda: people.auth.log_in(body.credential))
+        people.logins.take(str(who.uid))
+        lifetime_s = people.auth.lifetime_s
+        answer = {"token": token, "expires_at": people.clock.now() + lifetime_s, "lifetime_s": lifetime_s}
+        answer |= {"user": who.user, "uid": who.uid, "role": who.role.value, "site": people.site}
+        return JSONResponse(answer, headers={"Cache-Control": "no-store"})
 
     @router.delete("/session", status_code=204)
     async def log_out(request: Request, _caller: Caller) -> Response:
@@ -237,9 +233,7 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
         sight = roles.sight(caller)
         seen = sight.uid
         if latest is not None:
-            newest = await people.off_loop(caller.user, views.last_event)
-            rows = await people.off_loop(caller.user, lambda: views.latest_events(latest, job, seen))
-            last = max(newest, rows[-1].seq) if rows else newest
+            rows, last = await people.off_loop(caller.user, lambda: views.latest_events(latest, job, seen))
             return JSONResponse({"events": [sight.event(row).to_json() for row in rows], "last": last})
         end = people.clock.elapsed() + wait
         with people.long_poll(caller.uid):

@@ -5,9 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from malletrain.api.explain import explain
-from malletrain.api.promise_view import promise_row
+from malletrain.api.people_rows import profile_row, promise_row
 from malletrain.api.roles import Conflict, Identity, NotFound, Role, Unavailable
-from malletrain.api.scalability_view import profile_row
 from malletrain.api.schemas import JobBody
 from malletrain.api.visibility import Visibility
 from malletrain.domain import event as kinds

@@ -1,7 +1,5 @@
 """What one caller may see: Slurm's PrivateData (slurm.conf(5)), applied to rows and to the texts in them. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -9,16 +7,13 @@ from typing import Any
 
 from malletrain.domain.event import EventKind
 from malletrain.domain.snapshot import LEAVE_STATES
-from malletrain.wire.rows import EventRow, JobRow, NodeRow, PilotRow, ProfileRow, StatusRow
+from malletrain.wire.rows import EventRow, JobRow, NodeRow, ProfileRow, StatusRow
 
 #: Slurm's ids have punctuation in them (`12_[3-5,9]`, `12+1`), and a sentence may go on with some.
 _MAIN_JOB = re.compile(r"\b(?:planned start of job|main job) \S*[^\s,;:.)]")
 _JOB = re.compile(r"\bjob '?((?:het)?\d+)[\w+]*(?:\[[^\]]*\])?'?")
 _RESERVATION = re.compile(r"\breservation \S*[^\s,;:)]")
 _NODE_STATE = re.compile(rf"\bis (?:{'|'.join(sorted(LEAVE_STATES))})\b.*", re.DOTALL)
-
-#: Keys of an event's data that name a job of the main queue.
-_MAIN_JOB_KEYS = frozenset({"main_job"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +28,7 @@ class Visibility:
     reservations: bool = True
 
     @staticmethod
-    def under(private_data: Collection[str], uid: int, user: str) -> Visibility:
+    def under(private_data: Collection[str], uid: int, user: str) -> "Visibility":
         """That of an ordinary user where Slurm's PrivateData has these words.
 
         Usage counts jobs, so `jobs` hides it as well as `usage` does."""
@@ -81,11 +76,8 @@ class Visibility:
         return replace(
             row,
             reason=self.words(row.reason, {row.id}),
-            pilots=tuple(self._pilot(pilot, row.id) for pilot in row.pilots),
+            pilots=tuple(replace(pilot, reason=self.words(pilot.reason, {row.id})) for pilot in row.pilots),
         )
-
-    def _pilot(self, row: PilotRow, job: int) -> PilotRow:
-        return replace(row, reason=self.words(row.reason, {job}))
 
     def profile(self, row: ProfileRow) -> ProfileRow:
         """What is known of a job that the caller may see."""
@@ -121,7 +113,7 @@ class Visibility:
         return replace(row, reason=self.words(row.reason, own), data=data)
 
     def _may_have(self, key: str) -> bool:
-        return self.uid is None or key not in _MAIN_JOB_KEYS
+        return self.uid is None or key != "main_job"
 
     def _value(self, value: Any, own: Collection[int]) -> Any:
         if isinstance(value, str):

@@ -4,8 +4,6 @@
 the lock, written to the journal by `persist` before the lock is given up, and only then shown to whoever waits.
 Figures that change nothing are written a moment later."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
@@ -222,7 +220,7 @@ class WorkersGate:
         leave, end = (text if text is None else sight.words(text, own) for text in (directive.leave, directive.end))
         return replace(directive, plan=plan, leave=leave, end=end)
 
-    async def poll(self, worker: str, after: int, wait_s: float, caller: Caller) -> wire.Directive:
+    async def poll(self, worker: str, after: int, wait_s: float, caller: "Caller") -> wire.Directive:
         """The worker's directive as soon as its number is above `after`, or as it is after `wait_s`; membership
         counts the poll as open until then."""
         entry = (asyncio.get_running_loop(), caller.stirred)

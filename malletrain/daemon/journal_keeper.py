@@ -6,7 +6,7 @@ outlive a crash. A crash before that loses what was kept, which the next daemon 
 not cancelled meanwhile: they hold no node, and a job whose completion was lost needs one to complete again from its
 last save."""
 
-import os
+import shutil
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -102,10 +102,9 @@ class JournalKeeper:
     def free_bytes(self) -> float:
         """Room on the journal's file system for the daemon's user; infinite where it cannot be determined."""
         try:
-            room = os.statvfs(self._journal.path.parent)
+            return float(shutil.disk_usage(self._journal.path.parent).free)
         except OSError:
             return float("inf")
-        return float(room.f_bavail * room.f_frsize)
 
     def _refused(self, error: JournalUnavailable) -> None:
         self._fault = str(error)

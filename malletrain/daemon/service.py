@@ -353,8 +353,7 @@ class Service:
         since = [view.job.submitted_at for view in self._loop.views.values() if not view.phase.is_over]
         urls = self._loop.ledger.former_urls(self.url, min(since)) if since else ()
         if urls:
-            said = "jobs call this daemon by a former URL"
-            self._log.warning(said, urls=urls, remedy="keep these reachable until the jobs are over, then restart")
+            self._log.warning("jobs call this daemon by a former URL: keep it until they are over", urls=urls)
         return urls
 
     def _begin(self, journal: SqliteJournal) -> None:

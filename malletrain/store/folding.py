@@ -1,7 +1,5 @@
 """What the projections share: statements about one event, reading its fields, counting into days."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,7 +18,7 @@ class OneEvent:
     def __init__(self, connection: Connection, event: Event) -> None:
         self.connection, self.event = connection, event
 
-    def of_pilot(self, pilot: str) -> OneEvent:
+    def of_pilot(self, pilot: str) -> "OneEvent":
         """The same event, of another pilot."""
         return OneEvent(self.connection, replace(self.event, pilot=pilot))
 

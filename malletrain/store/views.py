@@ -177,11 +177,6 @@ class StoreViews:
             for row in rows
         )
 
-    def last_event(self) -> int:
-        """The number of the newest event; 0 before the first."""
-        with storage_errors(self._path), self._engine.begin() as connection:
-            return int(connection.execute(select(func.coalesce(func.max(t.event.c.seq), 0))).scalar_one())
-
     def events(
         self, after: int = 0, job: int | None = None, uid: int | None = None, kinds: Sequence[str] = (),
         limit: int = MAX_EVENTS,
@@ -226,11 +221,15 @@ class StoreViews:
         with storage_errors(self._path), self._engine.begin() as connection:
             return _usage_rows(connection, at, since, until, uid)
 
-    def latest_events(self, count: int, job: int | None = None, uid: int | None = None) -> tuple[EventRow, ...]:
-        """The newest `count` events, in order; fewer where they are long (`MAX_EVENT_BYTES`)."""
+    def latest_events(
+        self, count: int, job: int | None = None, uid: int | None = None
+    ) -> tuple[tuple[EventRow, ...], int]:
+        """The newest `count` events, in order, fewer where they are long (`MAX_EVENT_BYTES`); and the next call's
+        `after` of `events`."""
         query = _events(job, uid).order_by(t.event.c.seq.desc()).limit(min(count, MAX_EVENTS))
         with storage_errors(self._path), self._engine.begin() as connection:
-            return tuple(_event_row(row) for row in _page(connection, query)[0][::-1])
+            newest = connection.execute(select(func.coalesce(func.max(t.event.c.seq), 0))).scalar_one()
+            return tuple(_event_row(row) for row in _page(connection, query)[0][::-1]), newest
 
 
 def _page(connection: Connection, query: Select[Any]) -> tuple[list[Row[Any]], bool]:

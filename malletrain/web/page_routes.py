@@ -122,9 +122,10 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
         session = pages.sign_in.open_session(body.link)
         if session is None:
             raise NotAuthenticated("this link has been used or has run out: make a new one with `malletrain web`")
-        answer = JSONResponse({"key": session.key}, headers={"Cache-Control": "no-store"})
+        cookie, key = session
+        answer = JSONResponse({"key": key}, headers={"Cache-Control": "no-store"})
         answer.set_cookie(
-            pages.sign_in.cookie, session.cookie, max_age=int(SESSION_S), path="/", secure=pages.sign_in.is_https,
+            pages.sign_in.cookie, cookie, max_age=int(SESSION_S), path="/", secure=pages.sign_in.is_https,
             httponly=True, samesite="strict",
         )  # fmt: skip
         return answer
@@ -204,7 +205,7 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
             row = sight.job(row)
             worlds, stays = history.worlds(job_id, MAX_WORLDS), history.stays_of(job_id, MAX_STAYS)
             begin = worlds[0].at if len(worlds) == MAX_WORLDS else row.submitted_at
-            events = (sight.event(event) for event in views.latest_events(MAX_EVENTS, job_id, sight.uid))
+            events = (sight.event(event) for event in views.latest_events(MAX_EVENTS, job_id, sight.uid)[0])
             profile = _or_none(lambda: sight.profile(people.requests.profile(job_id)).to_json())
             return {
                 "job": row.to_json(),

@@ -5,7 +5,6 @@ and port alone, and travels in a header. Cookies go to every port of a host: ano
 on one, and gets a half that is worth nothing."""
 
 import hashlib
-from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 
 from starlette.types import Scope
@@ -22,15 +21,6 @@ MAX_LINKS_PER_USER, MAX_SESSIONS_PER_USER = 8, 16
 
 COOKIE = "malletrain_page"
 KEY_HEADER = "x-malletrain-key"
-
-
-@dataclass(frozen=True, slots=True)
-class PageSession:
-    """The two halves of a new session."""
-
-    cookie: str
-    key: str
-    identity: Identity
 
 
 class SignIn:
@@ -50,14 +40,14 @@ class SignIn:
         """A token that opens one session of the caller's."""
         return self._links.issue(identity.uid, identity)
 
-    def open_session(self, link: str) -> PageSession | None:
-        """The session that a link is good for; None where it has been used, has run out, or never was."""
+    def open_session(self, link: str) -> tuple[str, str] | None:
+        """Cookie and key of the session that a link is good for; None where it was used, or has run out."""
         identity = self._links.take(link)
         if identity is None or self._roles.is_banned(identity.uid):
             return None
         token = self._sessions.issue(identity.uid, identity)
         half = len(token) // 2
-        return PageSession(token[:half], token[half:], identity)
+        return token[:half], token[half:]
 
     def close_session(self, scope: Scope) -> None:
         """End the request's session. Idempotent."""

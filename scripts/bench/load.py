@@ -132,7 +132,7 @@ def serve_load(folder: Path, nodes: int, jobs: int, workers: int) -> None:
         roles=roles, notifier=notifier, clock=clock, connections=connections, holds_token=gate.holds_token,
     )  # fmt: skip
     server = serve(app, "127.0.0.1", 0, connections)
-    token = auth.log_in(munge.statement("malletrain-session-v1", "http://bench").decode()).token
+    token = auth.log_in(munge.statement("malletrain-session-v1", "http://bench").decode())[0]
     _say({"port": server.port, "pid": os.getpid(), "pilots": pilots, "token": token})
     wishes: queue.SimpleQueue[str] = queue.SimpleQueue()
 

@@ -13,7 +13,7 @@ from malletrain.api.auth import Auth
 from malletrain.api.connections import ConnectionTable
 from malletrain.api.http_server import serve
 from malletrain.api.journal_notifier import JournalNotifier
-from malletrain.api.promise_view import promise_row
+from malletrain.api.people_rows import promise_row
 from malletrain.api.rate_limits import ApiLimits
 from malletrain.api.requests import DAY_S, LoopRequests
 from malletrain.api.roles import Identity, NotFound, Role, Roles

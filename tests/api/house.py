@@ -179,7 +179,7 @@ class House:
         """A token as if user `uid` had logged in."""
         self.uid_seen = uid
         try:
-            return self.auth.log_in(self.credential()).token
+            return self.auth.log_in(self.credential())[0]
         finally:
             self.uid_seen = None
 
@@ -188,8 +188,8 @@ class House:
         session = self.sign_in.open_session(self.sign_in.issue_link(self.roles.identify(uid, uid)))
         assert session is not None
         return httpx.Client(
-            base_url=self.address, timeout=60, trust_env=False, headers={KEY_HEADER: session.key},
-            cookies={self.sign_in.cookie: session.cookie},
+            base_url=self.address, timeout=60, trust_env=False, headers={KEY_HEADER: session[1]},
+            cookies={self.sign_in.cookie: session[0]},
         )  # fmt: skip
 
     def close(self) -> None:

@@ -81,7 +81,7 @@ def people_read(path: Path, at: float) -> Mapping[str, Any]:
             "jobs of ann that are not over": [row.to_json() for row in views.jobs(over=False, uid=1001, limit=3)],
             "events": [[row.to_json() for row in events], last],
             "decisions": [row.to_json() for row in views.events(kinds=["decided", "generation"], limit=20)[0]],
-            "latest of job 1": [row.to_json() for row in views.latest_events(10, job=1)],
+            "latest of job 1": [row.to_json() for row in views.latest_events(10, job=1)[0]],
             "usage": [row.to_json() for row in views.usage(at)],
             "next job": views.next_job_id(),
         }

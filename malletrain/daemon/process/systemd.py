@@ -1,7 +1,5 @@
 """Tells systemd how the service is, over the socket named by NOTIFY_SOCKET (sd_notify(3)). Elsewhere: nothing."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Mapping
@@ -18,7 +16,7 @@ class Notifier:
         self.watchdog_s = watchdog_s
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str]) -> Notifier:
+    def from_environment(cls, environ: Mapping[str, str]) -> "Notifier":
         """The notifier that systemd asks for. WATCHDOG_USEC counts only for the process it names (WATCHDOG_PID)."""
         address = environ.get("NOTIFY_SOCKET", "")
         if not address.startswith(("/", "@")):  # vsock and others of sd_notify(3) are not needed

@@ -1,15 +1,18 @@
-"""What the site promises its main queue, what that costs and how it was kept, as rows for people. Pure."""
+"""Rows for people: what the main queue is promised, what that costs and how it was kept; how a job scales. Pure."""
 
 from __future__ import annotations
 
 from statistics import median
 
 from malletrain.api.visibility import Visibility
+from malletrain.decide.demand import expected_curve, profile_of
 from malletrain.decide.queue_promise import CHANCE, PromiseKept, lower_share, why_broken
 from malletrain.decide.rules import MainPromise, Rules
+from malletrain.domain.job import JobView
+from malletrain.learn.advisor import JobKnowledge
 from malletrain.loop.trackers.main_jobs import MainJobDelay
 from malletrain.loop.trackers.main_promise import PromiseTracker
-from malletrain.wire.rows import MainJobDelayRow, PromiseCostRow, PromiseKeptRow, PromiseRow
+from malletrain.wire.rows import MainJobDelayRow, ProfileRow, PromiseCostRow, PromiseKeptRow, PromiseRow, SizeRow
 
 #: Bounds on the delay of 95 % of main jobs that the curve shows (seconds), beside the one that is stated.
 CURVE_BOUNDS_S = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
@@ -64,4 +67,29 @@ def delay_row(delay: MainJobDelay, sight: Visibility) -> MainJobDelayRow:
     return MainJobDelayRow(
         delay.main_job, delay.user, delay.could_at, delay.started_at, delay.nodes if sight.nodes else (),
         delay.delay_s, delay.freed_s or 0.0, delay.preempted, delay.cause.value, sight.words(delay.words()),
+    )  # fmt: skip
+
+
+def profile_row(view: JobView, known: JobKnowledge | None, advice: str, rules: Rules) -> ProfileRow:
+    """`known` is None where nothing is learnt of the job: its curve was given, or it is over."""
+    job = view.job
+    profile = profile_of(view, rules).value
+    took = view.costs
+    costs = {
+        "start": took.start_s, "activation": took.activate_s, "grow": took.grow_s, "shrink": took.shrink_s,
+        "loss": took.loss_s,
+    }  # fmt: skip
+    if known is None or known.fit is None:
+        points = expected_curve(view, known or JobKnowledge(), rules).points if job.given_curve is not None else ()
+        given = tuple(SizeRow(n, rate, rate, rate) for n, rate in points)
+        ignored = {} if known is None else dict(known.ignored)
+        return ProfileRow(job.id, profile, given, ignored=ignored, next=advice, costs=costs)
+    fit = known.fit
+    windows = known.windows
+    sizes = sorted(set(windows) | {n for n, _ in fit.curve(job.max_nodes).points})
+    return ProfileRow(
+        job=job.id, profile=profile,
+        sizes=tuple(SizeRow(e.nodes, e.rate, e.low, e.high, windows.get(e.nodes, 0)) for e in fit.at(sizes)),
+        family=fit.family, noise=fit.noise, probe_nodes=known.probe.nodes if known.probe else None,
+        ignored=dict(known.ignored), next=advice, costs=costs, node_class=fit.node_class,
     )  # fmt: skip
