@@ -14,8 +14,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from malletrain import elastic
-from malletrain.elastic.info import Info
 from malletrain.elastic.old_names import NEW_NAMES
+from malletrain.elastic.session import Info
 
 MOST_ARGUMENTS, MOST_METHODS, MOST_PROPERTIES = 12, 10, 6
 DATA = TensorDataset(torch.arange(24.0).reshape(8, 3), torch.ones(8, 1))
