@@ -47,8 +47,8 @@ class Judgement:
 
 
 def judge(model: nn.Module, *, shards: bool, fixed_batch: bool, additive: bool) -> Judgement:
-    """Assign a session to its class: whether it has virtual shards, one batch at every size, and a loss that is a sum
-    or mean over samples, as the script declares."""
+    """Assign a session to its class: by whether it has virtual shards, one batch at every size, and (as the script
+    declares) a loss that is a sum or mean over samples."""
     mixing, drawing = ("", "") if shards else (_layers(model, _mixes_samples), _layers(model, _draws))
     apart = not additive and not shards
     reasons = [

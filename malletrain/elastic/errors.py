@@ -39,11 +39,8 @@ class JobOver(Exception):
 
 
 class SessionOver(ElasticError):
-    """The others are in a later session of the script, so that this worker passes over its present one. Internal.
-
-    Attributes:
-        tried: the generation up to which plans are not to be entered any more.
-    """
+    """The others are in a later session of the script, so that this worker passes over its present one. Plans up to
+    generation `tried` are not to be entered any more. Internal."""
 
     def __init__(self, tried: int) -> None:
         super().__init__("the others are in a later session of the script")
@@ -51,11 +48,8 @@ class SessionOver(ElasticError):
 
 
 class Released(SystemExit):
-    """This worker's part is over: it left, was given up, or its job ended. Ends the process in order.
-
-    Attributes:
-        reason: why, for people.
-    """
+    """This worker's part is over: it left, was given up, or its job ended. Ends the process in order. `reason`: why,
+    for people."""
 
     STATUS = 143  #: exit status of a script that SIGTERM ended
 

@@ -30,7 +30,6 @@ from malletrain.elastic.data.batch_size import Chosen
 from malletrain.elastic.data.loader_terms import loader_terms
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.evaluate import How, agree, all_reduce, evaluate
-from malletrain.elastic.info import Info
 from malletrain.elastic.launch.worker_start import as_module, as_optimizers
 from malletrain.elastic.old_names import old_attribute, with_old_arguments
 from malletrain.elastic.runtime import Runtime, Settings
@@ -188,13 +187,10 @@ class Session:
         has: `step.accumulate()` and `step.inner_loop()`.
 
         Args:
-            weight: over how much this worker's loss is the mean: tokens, or the class weights of its targets.
-                Default: the number of its samples.
+            weight: over how much this worker's loss is the mean, finite and at least 0: tokens, or the class weights
+                of its targets. Default: the number of its samples.
             backwards: number of `backward()` calls, each with an optimizer's step after it: 2 for a GAN or SAM. They
                 are repeated together; the state is copied at the start of such a step.
-
-        Raises:
-            ElasticError: the weight is negative or not finite, or the session cannot make several passes.
         """
         return Step(self._runtime, None if weight is None else float(weight), backwards)
 
@@ -261,9 +257,8 @@ class Session:
                 may be 0; where it is on all workers, so is the mean.
 
         Raises:
-            ElasticError: it is called outside a step or inside `accumulate`, the count is negative or not finite, the
-                step has a `weight`, or the session has `virtual_shards`.
-        """
+            ElasticError: it is called outside a step or inside `accumulate`, or beside a `weight` or
+            `virtual_shards`."""
         r = self._runtime
         if r.shards is not None:
             raise ElasticError("s.mean() does not bear virtual_shards")
@@ -338,3 +333,71 @@ class Session:
     def info(self) -> Info:
         """What is rarely asked for: nodes, share, batch, the gain on the learning rate, the sense of equality."""
         return Info(self._runtime)
+
+
+class Info:
+    """What a script may want to know of its session now and then, as it is when it is read: `s.info`."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes that train now."""
+        return self._runtime.committer.world.nodes
+
+    @property
+    def samples_done(self) -> int:
+        """Samples committed since training began."""
+        return self._runtime.position.samples
+
+    @property
+    def share(self) -> int:
+        """Number of this worker's samples in the batch under way. It is 0 where the batch is smaller than the
+        world."""
+        return 0 if self._runtime.share is None else self._runtime.share.weight
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of one step over all workers, now."""
+        return self._runtime.session_batch.lr_scaling.batch
+
+    @property
+    def fixed_batch(self) -> bool:
+        """Whether `batch_size` is the same at every size."""
+        return self._runtime.session_batch.fixed
+
+    @property
+    def equal_batches(self) -> bool:
+        """Whether all batches of an epoch but the last have `batch_size` samples: an `order` of batches may have
+        others."""
+        return not self._runtime.batch_ends()
+
+    @property
+    def gain(self) -> float:
+        """The factor on the learning rate that follows from the present batch."""
+        return self._runtime.session_batch.lr_scaling.gain
+
+    @property
+    def progress(self) -> float:
+        """Training so far in steps of the reference batch. Schedules should count these."""
+        return self._runtime.session_batch.lr_scaling.progress
+
+    @property
+    def noise_scale(self) -> float | None:
+        """The gradient noise scale in samples (see `gradients.noise_scale`), or None while it is unknown."""
+        return self._runtime.session_batch.noise_scale()
+
+    @property
+    def equality(self) -> str:
+        """In which sense the result equals that of a static run."""
+        return str(self._runtime.judgement)
+
+    def decay(self, of_reference: float) -> float:
+        """The decay of a running average for one step of the present batch.
+
+        Args:
+            of_reference: the decay for one step of the reference batch. The result averages over as many samples
+                (Busbridge et al., NeurIPS 2023).
+        """
+        return float(of_reference**self._runtime.session_batch.lr_scaling.power)

@@ -20,12 +20,7 @@ from malletrain.elastic.runtime import Runtime
 
 class Step:
     """A context manager that commits the step, or suppresses `Aborted` and undoes what backward has changed.
-
-    Args:
-        runtime: of the session.
-        weight: see `Session.step`.
-        backwards: likewise.
-    """
+    `weight`, `backwards`: see `Session.step`."""
 
     def __init__(self, runtime: Runtime, weight: float | None, backwards: int) -> None:
         r = runtime

@@ -1,10 +1,7 @@
-"""Two daemons that both believe to be the one, and one that was restarted from a database of long ago."""
+"""A daemon that was restarted from a database of long ago, and one that is away as training ends."""
 
 from __future__ import annotations
 
-import contextlib
-import socket
-import threading
 from pathlib import Path
 
 import pytest
@@ -17,83 +14,9 @@ from tests.elastic.digits import (
     SCRIPT,
     Static,
     assert_equal,
-    assert_every_sample_once,
-    diary,
     slow,
-    wait_lines,
 )
 from tests.waiting import wait_until
-
-
-class Relay:
-    """One address, behind which the daemon changes: connections go to `port`, those that are open are cut."""
-
-    def __init__(self, port: int) -> None:
-        self._target = port
-        self._lock = threading.Lock()
-        self._open: list[socket.socket] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def point_at(self, port: int) -> None:
-        with self._lock:
-            self._target, old, self._open = port, self._open, []
-        for each in old:
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        self._listener.close()
-        self.point_at(0)
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                near, _ = self._listener.accept()
-            except OSError:
-                return
-            with self._lock:
-                try:
-                    far = socket.create_connection(("127.0.0.1", self._target), 5)
-                except OSError:
-                    near.close()
-                    continue
-                self._open += [near, far]
-            for pair in ((near, far), (far, near)):
-                threading.Thread(target=self._pump, args=pair, daemon=True).start()
-
-    @staticmethod
-    def _pump(source: socket.socket, sink: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                sink.sendall(data)
-        for each in (source, sink):
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-
-
-@pytest.mark.nightly
-def test_two_daemons_take_turns_and_nobody_trains_twice(tmp_path: Path, static: Static) -> None:
-    """The second one has an empty database and does not know of the first. Workers are led to it, made larger by it,
-    and led back to the first, which still believes in the world before."""
-    options = slow(tmp_path)
-    with running(tmp_path) as (first, pod), another() as second, contextlib.closing(Relay(first.port)) as relay:
-        for task in (0, 1):
-            pod.spawn(relay.url, task, [SCRIPT, *options])
-        first.wait_world([0, 1])
-        relay.point_at(second.port)
-        second.wait_world([0, 1], 90)
-        assert not second.seen(EventKind.GENERATION), "it takes the world as it finds it"
-        pod.spawn(relay.url, 2, [SCRIPT, *options])
-        second.wait_world([0, 1, 2])
-        relay.point_at(first.port)
-        first.wait_world([0, 1, 2], 90)
-        wait_lines(tmp_path, 12, 90, "steps of three under the first again")
-        pod.finish(0, 1, 2)
-        wait_until(lambda: bool(first.seen(EventKind.JOB_COMPLETED)), 90, "the job is completed")
-    assert_every_sample_once(diary(tmp_path), int(EPOCHS))
-    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
 
 
 @pytest.mark.nightly

@@ -69,14 +69,3 @@ def test_the_next_oldest_becomes_the_main_worker(tmp_path: Path, how: str) -> No
         daemon.wait_world([1, 2])
         pod.finish(1, 2)
     assert (tmp_path / "mains").read_text().splitlines() == ["0.0", "1.0"], "once each, and on no other worker"
-
-
-def test_gradients_that_are_no_numbers_fail_the_job_and_name_the_worker(tmp_path: Path) -> None:
-    with running(tmp_path) as (daemon, pod):
-        for task in range(3):
-            bad = ["--bad-at", "10"] if task == 1 else []
-            pod.spawn(daemon.url, task, [SCRIPT, *slow(tmp_path), "--wait-for", "3", *bad])
-        wait_until(lambda: bool(daemon.seen(EventKind.JOB_FAILED)), 60, "the job has failed")
-        assert "step 10: the gradients of 100_1.0 are not finite" in daemon.seen(EventKind.JOB_FAILED)[0].reason
-        assert 0 not in [pod.wait(task) for task in range(3)]
-    assert max(line["step"] for line in diary(tmp_path)) == 10, "ten steps are made, the eleventh is not"

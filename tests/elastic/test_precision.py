@@ -48,17 +48,6 @@ def test_autocast_is_within_its_own_noise(tmp_path: Path) -> None:
     assert abs(figures(home)["loss"] - seeds[0]["loss"]) < noise
 
 
-@pytest.mark.nightly
-def test_a_resized_run_ends_with_the_static_runs_accuracy(tmp_path: Path) -> None:
-    options = ["--epochs", "25"]
-    expected = alone(tmp_path / "static", *options)
-    home = tmp_path / "resized"
-    home.mkdir()
-    play(home, 31, 12, options)
-    assert figures(home)["right"] == expected["right"] > 0.98
-    assert figures(home)["loss"] == pytest.approx(expected["loss"], rel=1e-9)
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.complex64])
 def test_every_element_of_a_gradient_is_looked_at_and_none_is_changed(dtype: torch.dtype) -> None:
     largest = torch.finfo(dtype).max

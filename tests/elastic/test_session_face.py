@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from malletrain import elastic
-from malletrain.elastic.info import Info
 from malletrain.elastic.old_names import NEW_NAMES
+from malletrain.elastic.session import Info
 
 MOST_ARGUMENTS, MOST_METHODS, MOST_PROPERTIES = 12, 10, 6
 DATA = TensorDataset(torch.arange(24.0).reshape(8, 3), torch.ones(8, 1))
@@ -65,23 +64,6 @@ def test_an_old_argument_is_read_with_the_new_one_said() -> None:
         assert x[0].tolist() == [21.0, 22.0, 23.0]
         break
     assert not s._runtime.reducer.must_be_finite
-
-
-def test_old_and_new_spellings_train_alike() -> None:
-    torch.manual_seed(0)
-    seen: list[Any] = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        s: Any = session(virtual_shards=2)
-        s.when_main(lambda: seen.append("main"))
-        s.join()
-        batch = next(iter(s.batches()))
-        with s.step(), s.accumulate():
-            pass_one = [each[0].tolist() for each in s.shards(batch)]
-            for x, _ in batch:
-                s.model(x).sum().backward()
-    assert seen == ["main"] and len(pass_one) == 2
-    assert s.info.samples_done == 4
 
 
 def test_a_name_that_never_was_is_no_attribute() -> None:

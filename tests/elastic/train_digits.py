@@ -37,7 +37,6 @@ def main() -> None:
     parser.add_argument("--raise-loaded", type=int, default=-1, help="between a batch and its step")
     parser.add_argument("--raise-before", action="store_true", help="once the session is made")
     parser.add_argument("--by-share", action="store_true", help="a loss that depends on the worker's own share")
-    parser.add_argument("--bad-at", type=int, default=-1, help="a loss that is no number, in this step")
     parser.add_argument("--checkpoint-s", type=float, default=600.0)
     parser.add_argument("--float32", action="store_true")
     parser.add_argument("--autocast", action="store_true", help="in bfloat16")
@@ -103,9 +102,8 @@ def main() -> None:
                 (loss(model(x[:half]), y[:half], reduction="sum") / len(y)).backward()
             (loss(model(x[half:]), y[half:], reduction="sum") / len(y)).backward()
         else:
-            bad = float("nan") if s.steps_done == options.bad_at else 1.0
             with torch.autocast(options.device, torch.bfloat16, enabled=options.autocast):
-                value = loss(model(x), y) * bad * (len(y) if options.by_share else 1)
+                value = loss(model(x), y) * (len(y) if options.by_share else 1)
             value.backward()
         used: list[int] = index.tolist()
         return used

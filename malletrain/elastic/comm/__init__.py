@@ -4,6 +4,4 @@
 it, and `carrier` chooses. `step_commit` turns all-reduces into rounds that every member commits or repeats.
 `peer_store`, `addresses`, `local_rank` and `static_rendezvous` are how processes find each other, `authentication`
 how they know each other.
-
-Modules here import nothing from the other parts of `malletrain.elastic` except `errors` and `private_folder`.
 """

@@ -28,11 +28,6 @@ class Task:
         finally:
             self._over.set()
 
-    def fail(self, error: BaseException) -> None:
-        """End the task without making the call; `wait` raises `error`."""
-        self._error = error
-        self._over.set()
-
     def wait(self, seconds: float) -> bool:
         """Wait for at most `seconds`; return whether the call has returned. Raises what the call raised."""
         if not self._over.wait(seconds):

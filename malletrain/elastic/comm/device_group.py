@@ -26,19 +26,15 @@ CONNECT_POLL_S = 0.02
 
 
 class Collectives(Protocol):
-    """A communicator. Operations are queued on the device behind what the calling thread's stream holds.
-
-    A failed operation raises `PeerLost`; `ElasticError` where the device of this process has failed.
-    """
+    """A communicator. Operations are queued on the device behind what the calling thread's stream holds. A failed one
+    raises `PeerLost`; `ElasticError` where the device of this process has failed."""
 
     def all_reduce(self, tensor: torch.Tensor) -> Callable[[], bool]:
-        """Sum a contiguous tensor over all members, in place. Returns what says, without blocking, whether the device
-        has done so."""
+        """As `Group.all_reduce`. Returns what says, without blocking, whether the device has done so."""
         ...
 
     def abort(self) -> None:
-        """End all operations. Blocks, for ever in the worst case. Operations in progress then look complete, with
-        partial results in their tensors."""
+        """End all operations: they then look complete, with partial results. Blocks, for ever in the worst case."""
         ...
 
 

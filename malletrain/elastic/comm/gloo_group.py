@@ -40,17 +40,9 @@ _TAG = 0
 
 def make_group(meeting: Meeting, rank: int, size: int, host: str, timeout: timedelta, part: str = "") -> Group:
     """Rendezvous with `size - 1` peers and connect to them; blocks until all have come and proven that they are
-    members.
-
-    Args:
-        meeting: of the generation; its address is that of a member's store (`peer_store.StoreServer.address`).
-        host: the address at which peers reach this process, and the only one that it listens on.
-        timeout: how long to wait for the peers.
-        part: tells several groups of one generation apart.
-
-    Raises:
-        PeerLost: not all peers came within `timeout`, one of them is a stranger, or the store is gone.
-    """
+    members. `host`: the address at which peers reach this process, and the only one that it listens on. `part`: tells
+    several groups of one generation apart. Raises `PeerLost`: not all peers came within `timeout`, one of them is a
+    stranger, or the store is gone."""
     if size == 1:
         return SoloGroup()
     store = PeerStore.at(meeting, timeout.total_seconds(), part)

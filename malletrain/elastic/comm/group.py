@@ -1,8 +1,5 @@
-"""The contract of a process group, and the group of a single process.
-
-A new transport (NCCL, say) is one file beside this one with a class that satisfies `Group`, and a function that makes
-it. `tests/elastic/group_contract.py` checks the contract; call it from a test of the new transport.
-"""
+"""The contract of a process group, which `tests/elastic/group_contract.py` checks, and the group of a single
+process."""
 
 from __future__ import annotations
 
@@ -17,11 +14,8 @@ class Work(Protocol):
     """An operation in progress."""
 
     def wait(self, seconds: float) -> bool:
-        """Block for at most `seconds`; return whether the operation is complete. Once True, always True.
-
-        Raises:
-            PeerLost: the operation failed; the group cannot be used any more.
-        """
+        """Block for at most `seconds`; return whether the operation is complete. Once True, always True. Raises
+        `PeerLost`: it failed, and the group cannot be used any more."""
         ...
 
 
@@ -51,21 +45,13 @@ class Group(Protocol):
     @property
     def size(self) -> int: ...
 
-    def all_reduce(self, tensor: torch.Tensor) -> Work:
-        """Sum a contiguous tensor over all members, in place."""
-        ...
+    def all_reduce(self, tensor: torch.Tensor) -> Work: ...  # the sum of a contiguous tensor, in place
 
-    def send(self, tensor: torch.Tensor, to: int, tag: int) -> None:
-        """Send a message to rank `to`. Blocks, so call it in a thread of its own. Raises `PeerLost`."""
-        ...
+    def send(self, tensor: torch.Tensor, to: int, tag: int) -> None: ...  # blocks: call it in a thread of its own
 
-    def receive(self, tensor: torch.Tensor, source: int, tag: int) -> None:
-        """Receive a message from rank `source` into `tensor`. Blocks. Raises `PeerLost`."""
-        ...
+    def receive(self, tensor: torch.Tensor, source: int, tag: int) -> None: ...  # blocks
 
-    def abandon(self) -> None:
-        """Give the group up without waiting for operations in progress."""
-        ...
+    def abandon(self) -> None: ...
 
 
 class SoloGroup:

@@ -85,11 +85,9 @@ class NodeGroup:
             raise PeerLost(str(error)) from error
 
     def _run(self) -> None:
-        while (call := self._calls.get()) is not None:
-            call.run()
-        while not self._calls.empty():  # queued while the group was being abandoned
+        while not self._abandoned or not self._calls.empty():  # those of a group that is abandoned fail
             if (call := self._calls.get()) is not None:
-                call.fail(abandoned())
+                call.run()
 
     def _finish(self, pending: Work) -> None:
         while not pending.wait(POLL_INTERVAL_S):

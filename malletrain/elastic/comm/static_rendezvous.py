@@ -32,14 +32,11 @@ _STORES: list[StoreServer] = []  #: kept alive until this process ends
 
 
 def environment_world(environ: Mapping[str, str], timeout: timedelta = RENDEZVOUS_TIMEOUT) -> Group:
-    """Connect all processes of this step over gloo; blocks until all have come. Pass the result to
-    `Options(world=...)`.
+    """Connect all processes of this step over gloo, by torchrun's variables or else Slurm's; blocks until all have
+    come. Pass the result to `Options(world=...)`.
 
     Rank 0 writes where it is, and a secret, to a file that this user alone can read, in MALLETRAIN_MEETING_DIR or
     else ~/.malletrain; the others read it there. It is removed when all have come.
-
-    Reads torchrun's variables RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Without them: SLURM_PROCID,
-    SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_JOB_ID, SLURM_STEP_ID and SLURM_LAUNCH_NODE_IPADDR.
 
     Raises:
         ElasticError: the variables are missing, or not all processes came within `timeout`.

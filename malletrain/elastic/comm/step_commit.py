@@ -54,20 +54,13 @@ class WorldMonitor(Protocol):
 
 @dataclass(slots=True)
 class TrainingWorld:
-    """The processes that train together; this one is `group.rank`.
-
-    Attributes:
-        workers: the nodes, in rank order; each has `local_size` processes with consecutive ranks.
-        chosen_batch: samples of a step that the daemon asks for, or 0.
-        local_size: processes a node (torchrun's LOCAL_WORLD_SIZE).
-        rank, size: of the group.
-    """
+    """The processes that train together; this one is `group.rank`."""
 
     generation: int
-    workers: tuple[str, ...]
+    workers: tuple[str, ...]  #: the nodes, in rank order; each has `local_size` processes with consecutive ranks
     group: Group = field(default_factory=SoloGroup)
-    chosen_batch: int = 0
-    local_size: int = 1
+    chosen_batch: int = 0  #: samples of a step that the daemon asks for
+    local_size: int = 1  #: processes a node (torchrun's LOCAL_WORLD_SIZE)
     rank: int = field(init=False)
     size: int = field(init=False)
 
@@ -99,25 +92,17 @@ def total_weight(control: torch.Tensor) -> float:
 
 
 class StepCommitter:
-    """One member's part in the commit protocol.
-
-    Attributes:
-        world: the world that rounds are made in.
-        rounds_done: rounds that this member has committed.
-        waiting_since: since when this member waits for others (monotonic), or None.
-        waited_s: seconds spent waiting for others, in total.
-        save_is_due: returns whether this member wants a checkpoint.
-        judge_rows: called with the rows of a round before it is committed; may raise, and then does on every member.
-    """
+    """One member's part in the commit protocol. `judge_rows`: called with the rows of a round before it is committed;
+    may raise, and then does on every member."""
 
     def __init__(self, monitor: WorldMonitor) -> None:
         self._monitor = monitor
         self.world = TrainingWorld(0, ())
-        self.rounds_done = 0
+        self.rounds_done = 0  #: rounds that this member has committed
         self._step_times: deque[float] = deque(maxlen=50)
-        self.waiting_since: float | None = None
-        self.waited_s = 0.0
-        self.save_is_due: Callable[[], bool] = lambda: False
+        self.waiting_since: float | None = None  #: since when this member waits for others (monotonic)
+        self.waited_s = 0.0  #: seconds spent waiting for others, in total
+        self.save_is_due: Callable[[], bool] = lambda: False  #: returns whether this member wants a checkpoint
         self.judge_rows: Callable[[list[list[int]]], None] = lambda _: None
         self._opening: tuple[Work, torch.Tensor] | None = None  #: the sum of the rows of a round in progress
 

@@ -2,6 +2,4 @@
 
 `reducer` sums gradients while backward runs, as DistributedDataParallel does; `sync_batchnorm` computes BatchNorm
 over the whole batch; `noise_scale` measures the gradient noise scale; `learning_rate` follows a changing batch.
-
-Modules here import from `comm` and `state`, never from `data`, `resize` or `session`.
 """

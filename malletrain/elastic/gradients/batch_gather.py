@@ -47,8 +47,7 @@ class BatchGather:
         self._weight, self._batch, self._samples, self._calls = 0.0, 1, 0, 0
 
     def begin(self, weight: float, batch: int, samples: int) -> None:
-        """Begin a step in which this member has `weight` of `batch` samples or tokens, in `samples` samples; with a
-        weight of 0 in none."""
+        """Begin a step in which this member has `weight` of `batch` samples or tokens, in `samples` samples."""
         self._weight, self._batch, self._samples = weight, batch, samples
         self._in_step, self._calls = True, 0
 

@@ -28,18 +28,11 @@ RULES = ("none", "linear", "sqrt", "adascale")
 
 @dataclass(frozen=True, slots=True)
 class LearningRate:
-    """How the learning rate follows the batch.
-
-    Args:
-        rule: one of `RULES`; the formulas are in the module's description.
-        warm_up: samples over which the rate moves linearly to its new value after a change of the batch.
-
-    Raises:
-        ElasticError: the rule does not exist, or `warm_up` is not a number of samples.
-    """
+    """How the learning rate follows the batch; the formulas are in the module's description. Raises `ElasticError`:
+    the rule does not exist, or `warm_up` is not a number of samples."""
 
     rule: Literal["none", "linear", "sqrt", "adascale"] = "none"
-    warm_up: int = 0
+    warm_up: int = 0  #: samples over which the rate moves linearly to its new value after a change of the batch
 
     def __post_init__(self) -> None:
         if self.rule not in RULES:

@@ -72,14 +72,9 @@ class NoiseScale:
     def apply_sums(
         self, row: torch.Tensor, sums: Sequence[torch.Tensor], total: float, batch: int, mean: bool
     ) -> None:
-        """Take a measurement from the sums of a step.
-
-        Args:
-            row: the sum of all members' rows.
-            sums: of the gradients: `total / batch` times their mean if `mean`, else `total` times their mean.
-            total: the sum of all members' weights.
-            batch: samples of the step; the estimate is in samples even if weights are tokens.
-        """
+        """Take a measurement from the sums of all members' rows, and of their gradients: `total / batch` times their
+        mean if `mean`, else `total` times it. `total`: the sum of weights. `batch`: samples of the step; the estimate
+        is in samples even if weights are tokens."""
         squares, inverse, members = row.tolist()
         if members >= 2:
             square = _read_sum([_square(flat) for flat in sums]) * ((batch if mean else 1.0) / total) ** 2

@@ -138,8 +138,8 @@ class Invariants:
         )
 
     def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Raise `ElasticError` if a step that is about to change parameters (with a closure: has done so) has other
-        gradients than those of the whole batch."""
+        """Raise `ElasticError` if a step that changes parameters has other gradients than those of the whole
+        batch."""
         every = [each for group in optimizer.param_groups for each in group["params"]]
         others = [each for each in every if id(each) not in self._reducer.covered]
         covered, in_step = len(others) < len(every), self._in_step()
@@ -216,11 +216,8 @@ class Invariants:
 
 def _shared_buffers(model: nn.Module) -> list[tuple[str, dict[str, torch.Tensor | None], str, torch.Tensor]]:
     """The buffers of a model that all workers must have alike (codebooks, centres, queues, counts): path, where and
-    under which name it lies, and how it is now.
-
-    Statistics of normalisation layers and of quantisation's observers follow a worker's own samples by right, and
-    buffers that are not saved with the model are caches: these are left out.
-    """
+    under which name it lies, and how it is now. Statistics of normalisation layers and of quantisation's observers
+    follow a worker's own samples by right, and buffers that are not saved are caches: these are left out."""
     return [
         (f"{path}.{name}".lstrip("."), module._buffers, name, buffer)
         for path, module in model.named_modules()

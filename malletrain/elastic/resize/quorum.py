@@ -54,17 +54,13 @@ class Vote(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """One vote among the members of the plan to which this member is bound: its generation, and seats by rank.
+    """One vote among the members of the plan to which this member is bound."""
 
-    Attributes:
-        base: workers of the world in which this member trained last.
-        secret: of that plan. The members derive that of the next one from it, so that it is never sent.
-    """
-
-    bound: int
-    seats: tuple[messages.Seat, ...]
-    base: tuple[str, ...]
+    bound: int  #: its generation
+    seats: tuple[messages.Seat, ...]  #: its seats, by rank
+    base: tuple[str, ...]  #: workers of the world in which this member trained last
     mine: Vote
+    #: Of that plan. The members derive that of the next one from it, so that it is never sent.
     secret: str = field(default="", repr=False)
 
     def called(self, own: VoteStore) -> bool:
@@ -137,15 +133,9 @@ class Quorum:
 def decide(
     bound: int, seats: Sequence[messages.Seat], base: Sequence[str], votes: Sequence[Vote], store: str
 ) -> messages.Plan | None:
-    """The plan of the voters, or None when they are too few.
-
-    They must be more than half of the world that trained last. That is the world of `bound` if any voter has trained
-    in it (then all of its members were bound to it), else `base`, the one before.
-
-    Args:
-        bound, seats, base: see `Quorum`.
-        store: address of the store at which the new world meets.
-    """
+    """The plan of the voters, who meet at `store`; None when they are too few. They must be more than half of the
+    world that trained last: that of `bound` if any voter has trained in it (then all of its members were bound to
+    it), else `base`, the one before."""
     there = {vote.worker for vote in votes}
     electorate = [seat.worker for seat in seats] if any(v.entered == bound for v in votes) else list(base)
     voters = [worker for worker in electorate if worker in there]
