@@ -48,7 +48,6 @@ from malletrain.sizing.problem import (
     Problem,
     ResizeLimit,
     Synchronous,
-    Value,
 )
 
 #: Longer texts are refused before they are read: ten thousand jobs with 100 points each fit twice.
@@ -57,9 +56,6 @@ MAX_JOBS = 100_000
 
 #: Fields that a decision alone fills.
 _INNER = {"bonus", "locked", "doubt", "must_run", "equal_shares"}
-
-_LINEAR = {"name", "coefficients", "upper", "lower"}
-_RESIZES = {"name", "at_most_resizes"}
 
 #: What makes a value of what stands at a place in the file: (where, data) -> value.
 Reader = Callable[[str, Any], Any]
@@ -86,7 +82,6 @@ def parse(text: str) -> tuple[Problem, tuple[str, ...]]:
     ids: dict[str, JobId] = {}
     readers: dict[str, Reader] = {
         "jobs": partial(_jobs, ids, unknown),
-        "value": _value,
         "constraints": _each(partial(_constraint, ids, unknown)),
         "budgets": _each(partial(_budget, ids, unknown)),
         "classes": _object,
@@ -103,7 +98,7 @@ def _made(made: Callable[..., T], readers: Mapping[str, Reader], unknown: list[s
     unknown += [f"{here}: {key}" for key in given if key not in names]
     values = {}
     for key, field in names.items():
-        if key not in given and field.default is MISSING and field.default_factory is MISSING:
+        if given.get(key) is None and field.default is MISSING and field.default_factory is MISSING:
             raise InvalidInput(here, f"{key} is missing")
         if key in readers and given.get(key) is not None:
             values[field.name] = readers[key](f"{where}.{key}" if where else key, given[key])
@@ -146,12 +141,6 @@ def _jobs(ids: dict[str, JobId], unknown: list[str], where: str, data: Any) -> t
         ids[str(demand.id)] = demand.id
         demands.append(demand)
     return tuple(demands)
-
-
-def _value(where: str, data: Any) -> Value:
-    if data not in [each.value for each in Value]:
-        raise InvalidInput(where, f"must be one of {', '.join(Value)}, not {data!r}")
-    return Value(data)
 
 
 def _flag(where: str, data: Any) -> bool:
@@ -215,25 +204,24 @@ def _job(where: str, name: str, ids: Mapping[str, JobId]) -> JobId:
 
 
 def _constraint(ids: Mapping[str, JobId], unknown: list[str], where: str, data: Any) -> Constraint:
-    limit = _object(where, data)
-    name = limit.get("name", where)
-    if not isinstance(name, str):
-        raise InvalidInput(f"{where}.name", f"must be a text, not {name!r}")
+    limit = {"name": where} | _object(where, data)
+    if not isinstance(limit["name"], str):
+        raise InvalidInput(f"{where}.name", f"must be a text, not {limit['name']!r}")
     if "at_most_resizes" in limit:
-        unknown += [f"{where}: {key}" for key in limit if key not in _RESIZES]
-        return ResizeLimit(limit["at_most_resizes"], name)
-    unknown += [f"{where}: {key}" for key in limit if key not in _LINEAR]
-    if "coefficients" not in limit:
-        raise InvalidInput(where, "coefficients is missing")
-    here = f"{where}.coefficients"
-    coefficients = {_job(here, job, ids): a for job, a in _object(here, limit["coefficients"]).items()}
-    bounds = {}
-    for bound, default in (("upper", math.inf), ("lower", -math.inf)):
-        given = limit.get(bound)
-        if given is not None and (isinstance(given, bool) or not isinstance(given, int | float)):
-            raise InvalidInput(f"{where}.{bound}", f"must be a number, not {given!r}")
-        bounds[bound] = default if given is None else float(given)
-    return LinearLimit(name, coefficients, **bounds)
+        unknown += [f"{where}: {key}" for key in limit if key not in ("name", "at_most_resizes")]
+        return ResizeLimit(limit["at_most_resizes"], limit["name"])
+
+    def coefficients(here: str, data: Any) -> dict[JobId, Any]:
+        return {_job(here, job, ids): a for job, a in _object(here, data).items()}
+
+    readers: dict[str, Reader] = {"coefficients": coefficients, "upper": _bound, "lower": _bound}
+    return _made(LinearLimit, readers, unknown, where, limit)
+
+
+def _bound(where: str, data: Any) -> float:
+    if isinstance(data, bool) or not isinstance(data, int | float):
+        raise InvalidInput(where, f"must be a number, not {data!r}")
+    return float(data)
 
 
 def _object(where: str, data: Any) -> dict[str, Any]:

@@ -52,14 +52,7 @@ class _Ended:
 
 
 class Conductor:
-    """One run of a study.
-
-    Args:
-        study: from the storage, with sampler and pruner.
-        folder: each trial gets one of its own below it.
-        say: one line for the user.
-        stopping: set from outside (Ctrl-C) to end in order.
-    """
+    """One run of a study. Each trial gets a folder below `folder`; `stopping` is set (Ctrl-C) to end in order."""
 
     def __init__(
         self,

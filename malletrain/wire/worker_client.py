@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -86,14 +86,8 @@ def credential_for(url: str) -> str:
 
 
 class WorkerClient:
-    """Calls of one worker. Safe to use from several threads: each has its own connection.
-
-    Args:
-        url: the daemon's, such as `http://head:8470`.
-        identity: the pilot's.
-        credential: makes a fresh MUNGE credential; by default `credential_for` the URL that is called.
-        welcome: from an earlier hello, made by the process that started this one.
-    """
+    """Calls of one worker. Safe to use from several threads: each has its own connection. `credential` makes a fresh
+    MUNGE credential, by default `credential_for` the URL; `welcome`: of the process that started this one."""
 
     def __init__(
         self,
@@ -125,18 +119,8 @@ class WorkerClient:
             DaemonUnreachable: no answer.
             Rejected: the daemon will not have this worker.
         """
-        said = messages.Hello(
-            credential=self._credential(),
-            job=self.identity.job,
-            slurm_job_id=self.identity.slurm_job_id,
-            array_id=self.identity.array_id,
-            task=self.identity.task,
-            restart=self.identity.restart,
-            node=self.identity.node,
-            pid=os.getpid(),
-            standing=standing,
-            part=self.identity.part,
-        )
+        who = asdict(self.identity)
+        said = messages.Hello(credential=self._credential(), pid=os.getpid(), standing=standing, **who)
         self.close()  # what is at the other end of a kept connection may not be the daemon any more
         try:
             answer = self._call("POST", "/v1/workers/hello", messages.to_json(said))
