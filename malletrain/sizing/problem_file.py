@@ -4,7 +4,7 @@
      "jobs": [{"id": "a", "current": 4, "min": 1, "max": 16, "sizes": [1, 2, 4, 8, 16], "weight": 1,
                "grow_s": 1, "shrink_s": 1, "activate_s": 5, "interval_s": 600, "remaining_samples": 1e6,
                "throughput": {"1": 100.0, "4": 380.0}}],
-     "constraints": [{"name": "alice", "coefficients": {"a": 1}, "upper": 8}, {"at_most_resizes": 3}]}
+     "constraints": [{"name": "alice", "coefficients": {"a": 1}, "upper": 8}]}
 
 Only `horizon_s`, `nodes`, `jobs` and a job's `id`, `max` and `throughput` must be given. Throughput is in samples/s,
 linear between given sizes and from (0, 0), constant beyond the last. `interval_s`: mean seconds between two changes
@@ -38,7 +38,6 @@ from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import Curve
 from malletrain.sizing.problem import (
     ArrivingWork,
-    Constraint,
     Due,
     JobDemand,
     JobId,
@@ -46,7 +45,6 @@ from malletrain.sizing.problem import (
     NodeBudget,
     OnClasses,
     Problem,
-    ResizeLimit,
     Synchronous,
 )
 
@@ -203,13 +201,10 @@ def _job(where: str, name: str, ids: Mapping[str, JobId]) -> JobId:
     return ids[name]
 
 
-def _constraint(ids: Mapping[str, JobId], unknown: list[str], where: str, data: Any) -> Constraint:
+def _constraint(ids: Mapping[str, JobId], unknown: list[str], where: str, data: Any) -> LinearLimit:
     limit = {"name": where} | _object(where, data)
     if not isinstance(limit["name"], str):
         raise InvalidInput(f"{where}.name", f"must be a text, not {limit['name']!r}")
-    if "at_most_resizes" in limit:
-        unknown += [f"{where}: {key}" for key in limit if key not in ("name", "at_most_resizes")]
-        return ResizeLimit(limit["at_most_resizes"], limit["name"])
 
     def coefficients(here: str, data: Any) -> dict[JobId, Any]:
         return {_job(here, job, ids): a for job, a in _object(here, data).items()}
