@@ -26,7 +26,7 @@ from malletrain.slurm.submission.submit import (
     submit,
     whole_gres,
 )
-from malletrain.study.trial_endings import FACTS, Ending, Figure, TrainingEnded, TrialEnd, read_fault, tail_of
+from malletrain.study.ports import FACTS, Ending, Figure, TrainingEnded, TrialEnd, read_fault, tail_of
 from malletrain.study.trial_spec import TrialSpec, node_range
 from malletrain.wire.daemon import DaemonClient
 from malletrain.wire.errors import WireError
