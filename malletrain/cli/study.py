@@ -20,8 +20,7 @@ from malletrain.study import definition, report, storage, trial_records
 from malletrain.study.cluster_runs import JobRuns
 from malletrain.study.conductor import Conductor, StudyLimits
 from malletrain.study.local_runs import LocalRuns
-from malletrain.study.ports import Runs
-from malletrain.study.trial_endings import StudyError
+from malletrain.study.ports import Runs, StudyError
 from malletrain.wire.daemon import connect
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -59,49 +59,36 @@ MIN_GAIN_OVER_COST = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ProbeRules:
-    """What a site allows for measuring.
+    """What a site allows for measuring."""
 
-    Attributes:
-        profile, restart_profile: what is done for jobs that say nothing themselves, live ones and those in restart
-            mode, for which every size tried is a relaunch.
-        windows: windows of training that make a size measured.
-        share: most nodes that jobs are given beyond their present ones to be measured, as a part of all that may be
-            used. Jobs under probe hold half of the nodes at most, but one always may.
-        seconds: what a probe is taken to last beyond the activation of nodes: its windows, and the ticks around them.
-        patience_s: a probe that has not got its windows after so long is given up.
-        payoff_s: for how long a gain counts at least and at most, where it is not known how long the job goes on: it
-            is taken to go on for as long as it has (of what has lasted long more is left: Lindy's law), so that a
-            short job is not spent on measuring, and what a long one is measured for is a small part of it.
-        each: most probes of one job an hour, and anew in each phase of it.
-    """
-
-    profile: Profile = Profile.ACTIVE
-    restart_profile: Profile = Profile.PASSIVE
-    windows: int = 2
+    profile: Profile = Profile.ACTIVE  #: of live jobs that say nothing themselves
+    restart_profile: Profile = Profile.PASSIVE  #: of those in restart mode, for which every size tried is a relaunch
+    windows: int = 2  #: of training that make a size measured
+    #: Most nodes that jobs are given beyond their present ones to be measured, as a part of all that may be used.
+    #: Jobs under probe hold half of the nodes at most, but one always may.
     share: float = 0.25
-    seconds: float = 45.0
-    patience_s: float = 180.0
+    seconds: float = 45.0  #: a probe beyond the activation of nodes: its windows, and the ticks around them
+    patience_s: float = 180.0  #: a probe that has not got its windows after so long is given up
+    #: For how long a gain counts, at least and at most, where the job's rest is not known: it is taken to go on for
+    #: as long as it has (Lindy's law), so that a short job is not spent on measuring.
     payoff_s: tuple[float, float] = (900.0, 14400.0)
-    each: int = 6
+    each: int = 6  #: most probes of one job an hour, and anew in each phase of it
 
 
 @dataclass(frozen=True)
 class JobKnowledge:
-    """What has been learnt of one job. `probes`: when they were begun (Unix seconds), and of which size; `ignored`:
-    samples that were not believed, by reason; `since`: when it was first seen to train; `phase_began`: when its
-    throughput last changed at one size, None where it never has; `by_class`: its curve on each class of nodes, where
-    it has trained on several; `worker_speeds`: of a world on several, what one worker computes (samples/s)."""
+    """What has been learnt of one job."""
 
     fit: CurveFit | None = None
     prior_jobs: PriorJobs | None = None
     probe: Probe | None = None
-    probes: tuple[tuple[float, int], ...] = ()
+    probes: tuple[tuple[float, int], ...] = ()  #: when they were begun (Unix seconds), and of which size
     application: tuple[str, str] = ("", "")
-    ignored: Mapping[str, int] = field(default_factory=dict)
-    since: float | None = None
-    phase_began: float | None = None
-    by_class: Mapping[str, CurveFit] = field(default_factory=dict)
-    worker_speeds: Mapping[str, float] = field(default_factory=dict)
+    ignored: Mapping[str, int] = field(default_factory=dict)  #: samples that were not believed, by reason
+    since: float | None = None  #: when it was first seen to train
+    phase_began: float | None = None  #: when its throughput last changed at one size
+    by_class: Mapping[str, CurveFit] = field(default_factory=dict)  #: where it has trained on several
+    worker_speeds: Mapping[str, float] = field(default_factory=dict)  #: by class, of a world on several (samples/s)
 
     def tries(self, now: float) -> Counter[int]:
         """Probes by size that count at `now` (Unix seconds)."""
@@ -341,13 +328,8 @@ def _downward(
 def next_size_down(
     sizes: Sequence[int], measured: Mapping[int, int], windows: int, tries: Mapping[int, int]
 ) -> int | None:
-    """The next size to measure from large to small: at most half of the one before; None after the smallest.
-
-    Args:
-        sizes: what the job may have, ascending.
-        measured: windows of training by size.
-        windows: that make a size measured.
-        tries: probes by size so far; one that was tried in vain is passed over.
+    """The next size of `sizes` (ascending) to measure from large to small: at most half of the one before; None after
+    the smallest. `measured`, `tries`: windows of training and probes so far by size; one in vain is passed over.
     """
     last = max((n for n, count in measured.items() if count >= windows), default=None)
     while last is not None:

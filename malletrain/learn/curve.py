@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from malletrain.domain.job import Curve, ThroughputSample
-from malletrain.learn.band_width import width_factor
-from malletrain.learn.curve_families import Scaling, grid
+from malletrain.learn.curve_families import Scaling, grid, width_factor
 from malletrain.learn.gaussian_process import (
     Points,
     log_likelihoods,

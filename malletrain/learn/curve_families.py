@@ -147,3 +147,20 @@ def grid() -> Grid:
         share / share.sum(),
         tuple((shape, x, y) for _, _, shape, x, _, y in families),
     )
+
+
+#: Width of the band where the batch a node is fixed: so many times the part that is lost, and the least of it.
+WIDTH_OVER_LOSS, MIN_LOSS = 2.2, 0.08
+#: Width of the band where the total batch is fixed: the largest that holds no more than .95 of the only such set.
+STRONG_WIDTH = 0.85
+
+
+def width_factor(scaling: Scaling | None, efficiency: float) -> float:
+    """What the mixture's band is multiplied by, over log throughput, on a size larger than any that was measured.
+    `efficiency`: the expected throughput a node over that of one node, which was measured.
+
+    With a fixed batch a node, throughput is n / (1 + c), and d log(n / (1 + c)) = -(1 - efficiency) d log c: an
+    overhead that turns out another moves it in proportion to what is lost, of which the mixture knows little."""
+    if scaling is Scaling.WEAK:
+        return WIDTH_OVER_LOSS * (max(1.0 - efficiency, 0.0) + MIN_LOSS)
+    return STRONG_WIDTH if scaling is Scaling.STRONG else 1.0

@@ -6,8 +6,7 @@ says is taken as what each job may have at most; one that must run and got nothi
 `milp` finds the best sizes within that which keep every constraint: by its values, having no nodes costs a job that
 must run more than all others can gain. So the starvation guard holds around every policy.
 
-Constraints that cannot be kept at all are put off, guaranteed shares first, then the limit of resizes: a cap always
-holds, since no nodes keep it.
+Where constraints cannot all be kept, guaranteed shares are put off: a cap always holds, since no nodes keep it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from dataclasses import replace
 from malletrain.domain.decision import SizingStatus
 from malletrain.sizing.constraints import check
 from malletrain.sizing.policy import Policy
-from malletrain.sizing.problem import Constraint, JobDemand, LinearLimit, Problem, Sizes
+from malletrain.sizing.problem import JobDemand, Problem, Sizes
 from malletrain.sizing.values import ValueRowCache, permitted_sizes
 
 #: The policy that finds the best sizes within those of another that keep every constraint.
@@ -30,17 +29,12 @@ def size_within_constraints(
 ) -> tuple[Sizes, tuple[str, ...]]:
     """The policy's sizes within the problem's constraints, with nodes for all that must run as far as they reach; and
     the names of the constraints that had to be put off."""
-    put_off: tuple[str, ...] = ()
     answer = _within(policy, problem, cache)
-    for dropped in (_is_share, _is_resizes):
-        if answer.status is not SizingStatus.FALLBACK or not problem.constraints:
-            break
-        left = tuple(each for each in problem.constraints if not dropped(each))
-        if len(left) < len(problem.constraints):
-            put_off += tuple(each.name for each in problem.constraints if dropped(each))
-            problem = replace(problem, constraints=left)
-            answer = _within(policy, problem, cache)
-    return answer, put_off
+    caps = tuple(limit for limit in problem.constraints if limit.lower == -math.inf)
+    if answer.status is not SizingStatus.FALLBACK or len(caps) == len(problem.constraints):
+        return answer, ()
+    put_off = tuple(limit.name for limit in problem.constraints if limit not in caps)
+    return _within(policy, replace(problem, constraints=caps), cache), put_off
 
 
 def _within(policy: Policy, problem: Problem, cache: ValueRowCache | None) -> Sizes:
@@ -80,11 +74,3 @@ def _at_most(job: JobDemand, size: int, nodes: int) -> JobDemand:
     if job.current > size and job.permits(job.current):
         kept.append(job.current)
     return replace(job, sizes=tuple(kept), min=min(kept, default=0), max=max(kept, default=0), locked=None, bonus=())
-
-
-def _is_share(constraint: Constraint) -> bool:
-    return isinstance(constraint, LinearLimit) and constraint.lower > float("-inf")
-
-
-def _is_resizes(constraint: Constraint) -> bool:
-    return not isinstance(constraint, LinearLimit)

@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from malletrain.domain.decision import SizingStatus
-from malletrain.sizing.problem import JobDemand, JobId, LinearLimit, Problem, ResizeLimit, Sizes
+from malletrain.sizing.problem import JobDemand, JobId, LinearLimit, Problem, Sizes
 from malletrain.sizing.values import Floats, Ints, ValueTable, permitted_sizes, value_table
 
 #: A bound may be exceeded by this much, relative to it: sums of decimal coefficients are not exact.
@@ -45,11 +45,6 @@ def guaranteed_share(name: str, jobs: Iterable[JobDemand], nodes: int, live_node
     return LinearLimit(name, {job.id: 1.0 for job in group}, lower=reachable.bit_length() - 1)
 
 
-def must_change(job: JobDemand) -> bool:
-    """Whether the job cannot keep its present size because it is not permitted."""
-    return not job.permits(job.current)
-
-
 def check(problem: Problem, sizes: Mapping[JobId, int]) -> list[str]:
     """What is wrong with an answer, one line a violation; empty when it may be used."""
     wrong = []
@@ -64,16 +59,11 @@ def check(problem: Problem, sizes: Mapping[JobId, int]) -> list[str]:
     if total > problem.nodes:
         wrong.append(f"{total} nodes are given, {problem.nodes} are there")
     for limit in problem.constraints:
-        if isinstance(limit, ResizeLimit):
-            changed = sum(sizes.get(j.id, 0) != j.current and not must_change(j) for j in problem.jobs)
-            if changed > limit.at_most:
-                wrong.append(f"{limit.name}: {changed} jobs change their size, {limit.at_most} may")
-        else:
-            used = math.fsum(a * sizes.get(job, 0) for job, a in limit.coefficients.items())
-            if used > limit.upper + TOLERANCE * max(1.0, abs(limit.upper)):
-                wrong.append(f"{limit.name}: {used:g} is above {limit.upper:g}")
-            if used < limit.lower - TOLERANCE * max(1.0, abs(limit.lower)):
-                wrong.append(f"{limit.name}: {used:g} is below {limit.lower:g}")
+        used = math.fsum(a * sizes.get(job, 0) for job, a in limit.coefficients.items())
+        if used > limit.upper + TOLERANCE * max(1.0, abs(limit.upper)):
+            wrong.append(f"{limit.name}: {used:g} is above {limit.upper:g}")
+        if used < limit.lower - TOLERANCE * max(1.0, abs(limit.lower)):
+            wrong.append(f"{limit.name}: {used:g} is below {limit.lower:g}")
     return wrong
 
 
@@ -135,18 +125,13 @@ class ConstraintRows:
 def constraint_rows(problem: Problem, table: ValueTable) -> ConstraintRows:
     """The problem's nodes and side constraints over the rows of its table."""
     lines: list[tuple[str, Floats, float]] = [("nodes", table.size.astype(np.float64), float(problem.nodes))]
-    for constraint in problem.constraints:
-        if isinstance(constraint, LinearLimit):
-            each = np.array([constraint.coefficients.get(job, 0.0) for job in table.ids], dtype=np.float64)
-            use = each[table.row_job] * table.size
-            if math.isfinite(constraint.upper):
-                lines.append((constraint.name, use, constraint.upper))
-            if math.isfinite(constraint.lower):
-                lines.append((constraint.name, -use, -constraint.lower))
-        else:
-            free = np.array([not must_change(job) for job in problem.in_order()], dtype=np.bool_)
-            counted = (table.changed & free[table.row_job]).astype(np.float64)
-            lines.append((constraint.name, counted, float(constraint.at_most)))
+    for limit in problem.constraints:
+        each = np.array([limit.coefficients.get(job, 0.0) for job in table.ids], dtype=np.float64)
+        use = each[table.row_job] * table.size
+        if math.isfinite(limit.upper):
+            lines.append((limit.name, use, limit.upper))
+        if math.isfinite(limit.lower):
+            lines.append((limit.name, -use, -limit.lower))
     largest = [max(float(np.abs(use).max(initial=0.0)), 1e-300) if np.any(use) else 1.0 for _, use, _ in lines]
     return ConstraintRows(
         tuple(name for name, _, _ in lines),

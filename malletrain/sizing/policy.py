@@ -26,21 +26,14 @@ class Policy(Protocol):
     """A rule that sizes jobs. Stateless: equal problems get equal answers.
 
     Subclass it: what a policy does not declare has the default here.
-
-    Attributes:
-        name: by which it is chosen.
-        needs: inputs without which it would not do what it is named for; callers that lack one refuse the policy.
-        handles_constraints: it keeps `Problem.constraints` itself. Answers of others are cut to keep them.
-        places_classes: it says how many nodes of which class (`Problem.classes`). Answers of others are what each job
-            may have at most.
-        is_knapsack: without constraints its answer is `malletrain.sizing.knapsack.solve` of the table of values.
     """
 
-    name: str
-    needs: frozenset[Need] = frozenset()
-    handles_constraints: bool = False
+    name: str  #: by which it is chosen
+    needs: frozenset[Need] = frozenset()  #: without which it would not do what it is named for; callers refuse it
+    handles_constraints: bool = False  #: it keeps constraints itself; answers of others are cut to keep them
+    #: It says how many nodes of which class; answers of others are what each job may have at most.
     places_classes: bool = False
-    is_knapsack: bool = False
+    is_knapsack: bool = False  #: without constraints its answer is `knapsack.solve` of the table of values
 
     def size(self, problem: Problem, cache: ValueRowCache | None = None) -> Sizes:
         """Sizes within every job's permitted ones and the problem's nodes.

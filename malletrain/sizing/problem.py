@@ -211,18 +211,7 @@ class LinearLimit:
             raise InvalidInput(f"constraint {self.name!r}", "a bound is not a number")
 
 
-@dataclass(frozen=True, slots=True)
-class ResizeLimit:
-    """At most `at_most` jobs change their size. A job whose present size is not permitted does not count: it must."""
-
-    at_most: int
-    name: str = "resizes"
-
-    def __post_init__(self) -> None:
-        _count(f"constraint {self.name!r}: at_most", self.at_most)
-
-
-Constraint = LinearLimit | ResizeLimit
+Constraint = LinearLimit
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +261,7 @@ class Problem:
     jobs: tuple[JobDemand, ...]
     value: Value = Value.ELASTIC
     alpha: float = 0.0  #: above 0 the objective is alpha-fair over speed-ups O(k)/O(1)
-    constraints: tuple[Constraint, ...] = ()
+    constraints: tuple[LinearLimit, ...] = ()
     budgets: tuple[NodeBudget, ...] = ()  #: for policy `budget`
     classes: Mapping[str, int] = field(default_factory=dict)  #: nodes of each class, where they differ
     supply: tuple[int, ...] = ()  #: equally likely numbers of nodes to come, ascending (policy `deadline`)
@@ -292,15 +281,14 @@ class Problem:
         if list(self.supply) != sorted(self.supply):
             raise InvalidInput("supply", "must ascend")
         ids = set()
-        for job in self.jobs:
-            if job.id in ids:
-                raise InvalidInput(f"job {job.id!r}: id", "is used twice")
-            ids.add(job.id)
-        for constraint in self.constraints:
-            if isinstance(constraint, LinearLimit):
-                unknown = [job for job in constraint.coefficients if job not in ids]
-                if unknown:
-                    raise InvalidInput(f"constraint {constraint.name!r}", f"names the unknown job {unknown[0]!r}")
+        for demand in self.jobs:
+            if demand.id in ids:
+                raise InvalidInput(f"job {demand.id!r}: id", "is used twice")
+            ids.add(demand.id)
+        for limit in self.constraints:
+            for job in limit.coefficients:
+                if job not in ids:
+                    raise InvalidInput(f"constraint {limit.name!r}", f"names the unknown job {job!r}")
 
     def in_order(self) -> tuple[JobDemand, ...]:
         """The jobs by id, numbers before texts: the order of every table and of every tie."""

@@ -4,7 +4,7 @@
      "jobs": [{"id": "a", "current": 4, "min": 1, "max": 16, "sizes": [1, 2, 4, 8, 16], "weight": 1,
                "grow_s": 1, "shrink_s": 1, "activate_s": 5, "interval_s": 600, "remaining_samples": 1e6,
                "throughput": {"1": 100.0, "4": 380.0}}],
-     "constraints": [{"name": "alice", "coefficients": {"a": 1}, "upper": 8}, {"at_most_resizes": 3}]}
+     "constraints": [{"name": "alice", "coefficients": {"a": 1}, "upper": 8}]}
 
 Only `horizon_s`, `nodes`, `jobs` and a job's `id`, `max` and `throughput` must be given. Throughput is in samples/s,
 linear between given sizes and from (0, 0), constant beyond the last. `interval_s`: mean seconds between two changes
@@ -38,7 +38,6 @@ from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import Curve
 from malletrain.sizing.problem import (
     ArrivingWork,
-    Constraint,
     Due,
     JobDemand,
     JobId,
@@ -46,9 +45,7 @@ from malletrain.sizing.problem import (
     NodeBudget,
     OnClasses,
     Problem,
-    ResizeLimit,
     Synchronous,
-    Value,
 )
 
 #: Longer texts are refused before they are read: ten thousand jobs with 100 points each fit twice.
@@ -57,9 +54,6 @@ MAX_JOBS = 100_000
 
 #: Fields that a decision alone fills.
 _INNER = {"bonus", "locked", "doubt", "must_run", "equal_shares"}
-
-_LINEAR = {"name", "coefficients", "upper", "lower"}
-_RESIZES = {"name", "at_most_resizes"}
 
 #: What makes a value of what stands at a place in the file: (where, data) -> value.
 Reader = Callable[[str, Any], Any]
@@ -86,7 +80,6 @@ def parse(text: str) -> tuple[Problem, tuple[str, ...]]:
     ids: dict[str, JobId] = {}
     readers: dict[str, Reader] = {
         "jobs": partial(_jobs, ids, unknown),
-        "value": _value,
         "constraints": _each(partial(_constraint, ids, unknown)),
         "budgets": _each(partial(_budget, ids, unknown)),
         "classes": _object,
@@ -103,7 +96,7 @@ def _made(made: Callable[..., T], readers: Mapping[str, Reader], unknown: list[s
     unknown += [f"{here}: {key}" for key in given if key not in names]
     values = {}
     for key, field in names.items():
-        if key not in given and field.default is MISSING and field.default_factory is MISSING:
+        if given.get(key) is None and field.default is MISSING and field.default_factory is MISSING:
             raise InvalidInput(here, f"{key} is missing")
         if key in readers and given.get(key) is not None:
             values[field.name] = readers[key](f"{where}.{key}" if where else key, given[key])
@@ -146,12 +139,6 @@ def _jobs(ids: dict[str, JobId], unknown: list[str], where: str, data: Any) -> t
         ids[str(demand.id)] = demand.id
         demands.append(demand)
     return tuple(demands)
-
-
-def _value(where: str, data: Any) -> Value:
-    if data not in [each.value for each in Value]:
-        raise InvalidInput(where, f"must be one of {', '.join(Value)}, not {data!r}")
-    return Value(data)
 
 
 def _flag(where: str, data: Any) -> bool:
@@ -214,26 +201,22 @@ def _job(where: str, name: str, ids: Mapping[str, JobId]) -> JobId:
     return ids[name]
 
 
-def _constraint(ids: Mapping[str, JobId], unknown: list[str], where: str, data: Any) -> Constraint:
-    limit = _object(where, data)
-    name = limit.get("name", where)
-    if not isinstance(name, str):
-        raise InvalidInput(f"{where}.name", f"must be a text, not {name!r}")
-    if "at_most_resizes" in limit:
-        unknown += [f"{where}: {key}" for key in limit if key not in _RESIZES]
-        return ResizeLimit(limit["at_most_resizes"], name)
-    unknown += [f"{where}: {key}" for key in limit if key not in _LINEAR]
-    if "coefficients" not in limit:
-        raise InvalidInput(where, "coefficients is missing")
-    here = f"{where}.coefficients"
-    coefficients = {_job(here, job, ids): a for job, a in _object(here, limit["coefficients"]).items()}
-    bounds = {}
-    for bound, default in (("upper", math.inf), ("lower", -math.inf)):
-        given = limit.get(bound)
-        if given is not None and (isinstance(given, bool) or not isinstance(given, int | float)):
-            raise InvalidInput(f"{where}.{bound}", f"must be a number, not {given!r}")
-        bounds[bound] = default if given is None else float(given)
-    return LinearLimit(name, coefficients, **bounds)
+def _constraint(ids: Mapping[str, JobId], unknown: list[str], where: str, data: Any) -> LinearLimit:
+    limit = {"name": where} | _object(where, data)
+    if not isinstance(limit["name"], str):
+        raise InvalidInput(f"{where}.name", f"must be a text, not {limit['name']!r}")
+
+    def coefficients(here: str, data: Any) -> dict[JobId, Any]:
+        return {_job(here, job, ids): a for job, a in _object(here, data).items()}
+
+    readers: dict[str, Reader] = {"coefficients": coefficients, "upper": _bound, "lower": _bound}
+    return _made(LinearLimit, readers, unknown, where, limit)
+
+
+def _bound(where: str, data: Any) -> float:
+    if isinstance(data, bool) or not isinstance(data, int | float):
+        raise InvalidInput(where, f"must be a number, not {data!r}")
+    return float(data)
 
 
 def _object(where: str, data: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput, MalletrainError
 from malletrain.slurm.command import Commands
@@ -25,7 +25,7 @@ from malletrain.slurm.submission.submit import (
     node_kinds,
     whole_gres,
 )
-from malletrain.study.trial_endings import FACTS, Ending, Figure, TrainingEnded, TrialEnd, read_fault, tail_of
+from malletrain.study.ports import FACTS, Ending, Figure, TrainingEnded, TrialEnd, read_fault, tail_of
 from malletrain.study.trial_spec import TrialSpec, node_range
 from malletrain.wire.daemon import DaemonClient
 from malletrain.wire.errors import WireError
@@ -71,12 +71,7 @@ T = TypeVar("T")
 
 
 class JobOutcome:
-    """Folds one job's events.
-
-    Args:
-        spec: the trial; error files are in its folder.
-        run: the job's number.
-    """
+    """Folds the events of the job numbered `run`."""
 
     def __init__(self, spec: TrialSpec, run: str) -> None:
         self._spec, self._run = spec, run
@@ -93,26 +88,20 @@ class JobOutcome:
             case "pilot_ended":
                 self._ends["preempted" if row.data.get("preempted") else str(row.data.get("state", ""))] += 1
                 return None
-            case "job_completed":
-                result = row.data.get("result")
-                return TrialEnd(Ending.COMPLETED, row.reason, result if isinstance(result, dict) else {})
-            case "job_failed":
-                return self.failed(row.reason)
-            case "job_cancelled":
-                return TrialEnd(Ending.CANCELLED, row.reason)
             case "array_refused":
                 return TrialEnd(Ending.REFUSED, row.reason)
-        return None
+        result = row.data.get("result")
+        return self.ended_as(row.kind.removeprefix("job_"), row.reason, result if isinstance(result, dict) else {})
 
-    def from_row(self, row: JobRow) -> TrialEnd | None:
-        """The end that the job's row shows, for a job whose event was missed."""
-        match row.phase:
+    def ended_as(self, phase: str, reason: str, result: Mapping[str, Any]) -> TrialEnd | None:
+        """The end that the job's phase says, if it does."""
+        match phase:
             case "completed":
-                return TrialEnd(Ending.COMPLETED, row.reason, row.result)
+                return TrialEnd(Ending.COMPLETED, reason, result)
             case "failed":
-                return self.failed(row.reason)
+                return self.failed(reason)
             case "cancelled":
-                return TrialEnd(Ending.CANCELLED, row.reason)
+                return TrialEnd(Ending.CANCELLED, reason)
         return None
 
     def failed(self, reason: str) -> TrialEnd:
@@ -207,7 +196,7 @@ class JobRun:
             self._end(TrialEnd(Ending.LOST, f"the daemon does not know job {self.job} any more"))
             return
         if row.ended_at is not None:
-            said = self._outcome.from_row(row)
+            said = self._outcome.ended_as(row.phase, row.reason, row.result)
             if said is not None:
                 self._end(said)
 
@@ -226,14 +215,7 @@ class JobRun:
 
 
 class JobRuns:
-    """Submits jobs, and follows them over one connection; the threads of trials take turns.
-
-    Args:
-        connect: opens a connection to the daemon.
-        environ: the caller's environment.
-        say: one line for the user.
-        stopping: ends every wait.
-    """
+    """Submits jobs, and follows them over one connection; the threads of trials take turns. `stopping` ends waits."""
 
     def __init__(
         self,

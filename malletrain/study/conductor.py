@@ -20,8 +20,7 @@ from optuna.trial import FrozenTrial, TrialState
 from malletrain.domain.errors import MalletrainError
 from malletrain.study import trial_records
 from malletrain.study.definition import Definition
-from malletrain.study.ports import Runs, TrialContext, current
-from malletrain.study.trial_endings import Ending, StudyError, TrainingEnded, TrialEnd
+from malletrain.study.ports import Ending, Runs, StudyError, TrainingEnded, TrialContext, TrialEnd, current
 from malletrain.wire.errors import WireError
 
 #: Consecutive trials with user errors after which the study ends.
@@ -52,14 +51,7 @@ class _Ended:
 
 
 class Conductor:
-    """One run of a study.
-
-    Args:
-        study: from the storage, with sampler and pruner.
-        folder: each trial gets one of its own below it.
-        say: one line for the user.
-        stopping: set from outside (Ctrl-C) to end in order.
-    """
+    """One run of a study. Each trial gets a folder below `folder`; `stopping` is set (Ctrl-C) to end in order."""
 
     def __init__(
         self,
@@ -78,7 +70,6 @@ class Conductor:
         self._exhausted = threading.Event()
         self._failures = 0
         self._last_failure = ""
-        self._warned_of_watch = False
         # Samplers that have tried everything say so this way; it is meant for Optuna's own loop.
         study.stop = self._exhausted.set  # type: ignore[method-assign]
 
@@ -184,7 +175,6 @@ class Conductor:
                 TrialEnd(Ending.LOST, f"it could not be written down: {type(error).__name__}: {error}"),
                 False,
             )
-        self._warn_of_pruner(bench)
         self._ended.put(_Ended(trial.number, over, again))
 
     def _objective(self, trial: optuna.Trial) -> tuple[TrialEnd, Any]:
@@ -236,11 +226,6 @@ class Conductor:
         if self._threads:
             numbers = ", ".join(map(str, sorted(self._threads)))
             self._say(f"trials {numbers} do not end; the next `malletrain study run` takes care of them")
-
-    def _warn_of_pruner(self, bench: TrialContext) -> None:
-        if self._definition.pruner is not None and bench.done and not bench.watches and not self._warned_of_watch:
-            self._warned_of_watch = True
-            self._say("the study names a pruner, but train(...) no figure to watch: nothing is pruned")
 
 
 def _reached(limits: StudyLimits, done: int) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from malletrain.elastic.link.standalone_record import RECORD_VARIABLE
-from malletrain.study.trial_endings import Ending, Figure, TrialEnd, read_fault, tail_of
+from malletrain.study.ports import Ending, Figure, TrialEnd, read_fault, tail_of
 from malletrain.study.trial_main import LIFELINE_FD
 from malletrain.study.trial_spec import TrialSpec, node_range
 from malletrain.wire import messages

@@ -6,7 +6,6 @@ import html
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from datetime import datetime
 from typing import Any
 
 import optuna
@@ -16,7 +15,7 @@ from optuna.trial import FrozenTrial, TrialState
 from plotly.offline import get_plotlyjs
 
 from malletrain.study import trial_records
-from malletrain.study.trial_endings import Ending
+from malletrain.study.ports import Ending
 
 _STYLE = (
     "body{font:16px/1.4 system-ui,sans-serif;margin:1.5em auto;max-width:68em;padding:0 1em;color:#222}"
@@ -92,7 +91,6 @@ def page(study: optuna.Study) -> str:
         plots += _of_value(study, number, f"value {number + 1}" if several else "value")
     plots += [
         ("Trials over time", lambda: visualization.plot_timeline(study)),
-        ("Harvest over time", lambda: _harvest(trials)),
     ]
     return "\n".join(
         [
@@ -175,28 +173,6 @@ def best_trials(study: optuna.Study) -> list[FrozenTrial]:
         return [study.best_trial]
     except ValueError:
         return []
-
-
-def _harvest(trials: list[FrozenTrial]) -> go.Figure:
-    """Node-hours that ended trials have used, spread evenly over the time of each."""
-    changes: list[tuple[datetime, float]] = []
-    for trial in trials:
-        begin, end = trial.datetime_start, trial.datetime_complete
-        if begin is not None and end is not None and end > begin:
-            nodes = node_hours(trial) / ((end - begin).total_seconds() / 3600)
-            changes += [(begin, nodes), (end, -nodes)]
-    held, used = 0.0, 0.0
-    x: list[datetime] = []
-    y: list[float] = []
-    for at, change in sorted(changes):
-        used += held * (at - x[-1]).total_seconds() / 3600 if x else 0.0
-        held += change
-        x.append(at)
-        y.append(used)
-    figure = go.Figure()
-    if x:
-        figure.add_scatter(x=x, y=y, mode="lines", fill="tozeroy")
-    return figure.update_layout(yaxis_title="node-hours in total", yaxis_rangemode="tozero")
 
 
 def _failures(trials: list[FrozenTrial]) -> str:

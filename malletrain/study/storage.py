@@ -16,7 +16,7 @@ from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from malletrain.domain.errors import InvalidInput
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.private_folder import check_private_file
-from malletrain.study.trial_endings import StudyError
+from malletrain.study.ports import StudyError
 
 #: A lock of the journal that has not been released for so long (whole seconds) is one of a process that was killed:
 #: it is held for milliseconds.

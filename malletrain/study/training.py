@@ -15,8 +15,7 @@ import optuna
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.study.local_runs import LocalRuns
-from malletrain.study.ports import Run, TrialContext, current
-from malletrain.study.trial_endings import Ending, Figure, TrainingEnded, TrialEnd
+from malletrain.study.ports import Ending, Figure, Run, TrainingEnded, TrialContext, TrialEnd, current
 from malletrain.study.trial_spec import TrialSpec
 
 #: Seconds of one wait for a figure; a stop of the study is noticed within that time.
@@ -56,10 +55,8 @@ def train(
         InvalidInput: an argument cannot be used; the message says why.
     """
     bench = current.get() or _own_bench(trial)
-    if watch is not None:
-        bench.watches = True
-        if len(trial.study.directions) > 1:
-            raise InvalidInput("watch", "Optuna prunes studies of one objective only: leave watch out")
+    if watch is not None and len(trial.study.directions) > 1:
+        raise InvalidInput("watch", "Optuna prunes studies of one objective only: leave watch out")
     if samples_per_step < 1:
         raise InvalidInput("samples_per_step", f"must be at least 1, not {samples_per_step}")
     file, function = _place(what, bench.file.parent)

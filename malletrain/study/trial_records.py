@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.study.definition import Definition
-from malletrain.study.trial_endings import Ending, TrialEnd
+from malletrain.study.ports import Ending, TrialEnd
 
 #: User attributes of trials and studies, for people and dashboards to read.
 ENDING, REASON, TRACEBACK = "malletrain:ending", "malletrain:reason", "malletrain:traceback"

@@ -99,20 +99,14 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """Reads and writes JSON values.
+    """Reads and writes JSON values."""
 
-    Attributes:
-        error: raised, with the path of the field and what it must be.
-        bounds: of what an untrusted sender may send. None: the sender is trusted. Nothing is bounded, numbers stay as
-            they were written, whole or not, and those that JSON lacks are words (nan, inf).
-        missing: what is said of a key that is not there.
-        bare: dataclasses of one field that stands for them.
-    """
-
-    error: type[Exception]
+    error: type[Exception]  #: raised, with the path of the field and what it must be
+    #: Of what an untrusted sender may send. None: the sender is trusted, nothing is bounded, numbers stay as
+    #: they were written, whole or not, and those that JSON lacks are words (nan, inf).
     bounds: Bounds | None = None
-    missing: str = "missing"
-    bare: tuple[type[Any], ...] = ()
+    missing: str = "missing"  #: what is said of a key that is not there
+    bare: tuple[type[Any], ...] = ()  #: dataclasses of one field that stands for them
     _records: dict[type[Any], Reader] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def record(self, record: type[T], raw: object, where: str = "") -> T:

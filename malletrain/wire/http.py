@@ -53,7 +53,10 @@ class DaemonRefused(WireError):
 
 
 class Http:
-    """Calls of one daemon. Not thread-safe: each thread has its own."""
+    """Calls of one daemon. Not thread-safe: each thread has its own.
+
+    Raises, each call: DaemonUnavailable, DaemonRefused, MungeError, as their names say.
+    """
 
     def __init__(
         self,
@@ -77,27 +80,15 @@ class Http:
         self.identity: dict[str, Any] = {}
 
     def get(self, path: str, query: Query | None = None, *, wait_s: float = 0.0) -> dict[str, Any]:
-        """GET `path` (`/v1/jobs`) with a token; `wait_s` is how long a long poll may take, beyond the time-out.
-
-        Raises:
-            DaemonUnavailable, DaemonRefused, MungeError: as their names say.
-        """
+        """GET `path` (`/v1/jobs`) with a token; `wait_s` is how long a long poll may take, beyond the time-out."""
         return self._json(self._with_token("GET", _with_query(path, query), None, wait_s))
 
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """POST JSON with a token; an empty answer is an empty object.
-
-        Raises:
-            DaemonUnavailable, DaemonRefused, MungeError: as their names say.
-        """
+        """POST JSON with a token; an empty answer is an empty object."""
         return self._json(self._with_token("POST", path, dict(body or {}), 0.0))
 
     def delete(self, path: str) -> None:
-        """DELETE `path` with a token.
-
-        Raises:
-            DaemonUnavailable, DaemonRefused, MungeError: as their names say.
-        """
+        """DELETE `path` with a token."""
         self._with_token("DELETE", path, None, 0.0)
 
     def close(self) -> None:

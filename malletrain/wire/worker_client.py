@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -86,13 +86,10 @@ def credential_for(url: str) -> str:
 
 
 class WorkerClient:
-    """Calls of one worker. Safe to use from several threads: each has its own connection.
+    """Calls of one worker. Safe to use from several threads: each has its own connection. `credential` makes a fresh
+    MUNGE credential, by default `credential_for` the URL; `welcome`: of the process that started this one.
 
-    Args:
-        url: the daemon's, such as `http://head:8470`.
-        identity: the pilot's.
-        credential: makes a fresh MUNGE credential; by default `credential_for` the URL that is called.
-        welcome: from an earlier hello, made by the process that started this one.
+    Raises, each call: DaemonUnreachable, TokenUnknown, Rejected, as their names say.
     """
 
     def __init__(
@@ -125,18 +122,8 @@ class WorkerClient:
             DaemonUnreachable: no answer.
             Rejected: the daemon will not have this worker.
         """
-        said = messages.Hello(
-            credential=self._credential(),
-            job=self.identity.job,
-            slurm_job_id=self.identity.slurm_job_id,
-            array_id=self.identity.array_id,
-            task=self.identity.task,
-            restart=self.identity.restart,
-            node=self.identity.node,
-            pid=os.getpid(),
-            standing=standing,
-            part=self.identity.part,
-        )
+        who = asdict(self.identity)
+        said = messages.Hello(credential=self._credential(), pid=os.getpid(), standing=standing, **who)
         self.close()  # what is at the other end of a kept connection may not be the daemon any more
         try:
             answer = self._call("POST", "/v1/workers/hello", messages.to_json(said))
@@ -147,22 +134,14 @@ class WorkerClient:
         return welcome
 
     def report(self, said: Sequence[messages.Message]) -> None:
-        """Deliver messages, in order.
-
-        Raises:
-            DaemonUnreachable, TokenUnknown, Rejected: as the names say.
-        """
+        """Deliver messages, in order."""
         body = {"events": [messages.to_json(message) for message in said]}
         self._call("POST", f"/v1/workers/{quote(self.worker)}/report", body)
 
     def poll(self, after: int, wait_s: float) -> messages.Directive | None:
         """What is wanted, as soon as its number is above `after`; None when the daemon hung up without an answer.
 
-        Gets a new token first, once half of the present one's life is over.
-
-        Raises:
-            DaemonUnreachable, TokenUnknown, Rejected: as the names say.
-        """
+        Gets a new token first, once half of the present one's life is over."""
         if time.monotonic() >= self._renew_at:
             self._renew_at = time.monotonic() + RENEWAL_RETRY_S
             with suppress(WireError):  # munged or the daemon is away: the present token is good for a while
@@ -172,11 +151,7 @@ class WorkerClient:
         return messages.parse(messages.Directive, answer) if answer is not None else None
 
     def is_to_check(self, digest: str) -> bool:
-        """Ask whether the script with this digest is to be checked beside this worker.
-
-        Raises:
-            DaemonUnreachable, TokenUnknown, Rejected: as the names say; an earlier daemon rejects the question.
-        """
+        """Ask whether the script with this digest is to be checked here; an earlier daemon rejects the question."""
         answer = self._call("POST", f"/v1/workers/{quote(self.worker)}/check", {"digest": digest})
         return isinstance(answer, dict) and answer.get("check") is True
 

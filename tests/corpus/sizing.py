@@ -118,8 +118,6 @@ def constrained(seed: int) -> Json:
         limits.append({"name": "power", "coefficients": watts, "upper": made["nodes"] * 0.7})
     if at.random() < 0.4:
         limits.append({"name": "share", "coefficients": {names[0]: 1}, "lower": at.randint(1, 3)})
-    if at.random() < 0.4 or not limits:
-        limits.append({"at_most_resizes": at.randint(0, 3)})
     return made | {"constraints": limits}
 
 

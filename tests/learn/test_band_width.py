@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.domain.job import ThroughputSample
-from malletrain.learn.band_width import width_factor
 from malletrain.learn.curve import CurveFit, fit_curve
-from malletrain.learn.curve_families import Scaling
+from malletrain.learn.curve_families import Scaling, width_factor
 from malletrain.learn.value_of_information import information_values
 from scripts.bench import extrapolation
 

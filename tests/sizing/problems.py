@@ -13,7 +13,7 @@ from malletrain.domain.decision import SizingStatus
 from malletrain.domain.job import Curve
 from malletrain.sizing.constraints import cap, check, guaranteed_share, resource_cap
 from malletrain.sizing.policy import Policy
-from malletrain.sizing.problem import Constraint, JobDemand, JobId, Problem, ResizeLimit, Sizes, Value
+from malletrain.sizing.problem import JobDemand, JobId, LinearLimit, Problem, Sizes, Value
 from malletrain.sizing.values import ValueTable, value_table
 
 #: Whether hypothesis runs a longer profile than the usual one.
@@ -96,7 +96,7 @@ def constrained(
     problem = draw(problems(most_jobs, most, most_nodes, wild).filter(lambda p: len(p.jobs) > 0))
     names = [j.id for j in problem.jobs]
     groups = st.lists(st.sampled_from(names), unique=True)
-    limits: list[Constraint] = []
+    limits: list[LinearLimit] = []
     if draw(st.booleans()):
         limits.append(cap("cap", draw(groups), draw(st.integers(0, most_nodes))))
     if draw(st.booleans()):
@@ -109,8 +109,6 @@ def constrained(
                 "share", [j for j in problem.jobs if j.id in group], draw(st.integers(0, 9)), problem.nodes
             )
         )
-    if draw(st.booleans()):
-        limits.append(ResizeLimit(draw(st.integers(0, 3))))
     return replace(problem, constraints=tuple(limits))
 
 

@@ -20,7 +20,7 @@ from malletrain.domain.job import Curve
 from malletrain.sizing.class_values import class_table
 from malletrain.sizing.constrained import size_within_constraints
 from malletrain.sizing.constraints import cap, check
-from malletrain.sizing.problem import JobDemand, JobId, LinearLimit, OnClasses, Problem, ResizeLimit, Synchronous
+from malletrain.sizing.problem import JobDemand, JobId, LinearLimit, OnClasses, Problem, Synchronous
 from malletrain.sizing.registry import policy
 
 Counts = dict[str, int]
@@ -88,15 +88,8 @@ def oracle(problem: Problem) -> float:
     use = np.array([[float(m.get(name, 0)) for _, m in every] for name in names])
     rows = [LinearConstraint(one, 1, 1), LinearConstraint(use, -np.inf, [problem.classes[n] for n in names])]
     for limit in problem.constraints:
-        if isinstance(limit, LinearLimit):
-            line = [limit.coefficients.get(problem.jobs[i].id, 0.0) * sum(m.values()) for i, m in every]
-            rows.append(LinearConstraint(np.array([line]), limit.lower, limit.upper))
-        else:
-            changed = [
-                float({k: v for k, v in (problem.jobs[i].on_classes or OnClasses()).current.items() if v} != m)
-                for i, m in every
-            ]
-            rows.append(LinearConstraint(np.array([changed]), -np.inf, limit.at_most))
+        line = [limit.coefficients.get(problem.jobs[i].id, 0.0) * sum(m.values()) for i, m in every]
+        rows.append(LinearConstraint(np.array([line]), limit.lower, limit.upper))
     options = {"mip_rel_gap": 1e-9}
     found = milp(-value, constraints=rows, integrality=np.ones(len(every)), bounds=(0, 1), options=options)
     assert found.x is not None
@@ -185,7 +178,7 @@ def test_side_constraints_hold_across_classes(seed: int) -> None:
     problem = random_problem(100 + seed, spans=0.3)
     problem = replace(
         problem,
-        constraints=(cap("user", [0, 1], 3), LinearLimit("watts", {1: 1.5, 2: 2.0}, upper=9.0), ResizeLimit(3)),
+        constraints=(cap("user", [0, 1], 3), LinearLimit("watts", {1: 1.5, 2: 2.0}, upper=9.0)),
     )
     answer = policy("auto").size(problem)
     assert_keeps(problem, dict(answer.sizes), {j: dict(c) for j, c in answer.classes.items()})

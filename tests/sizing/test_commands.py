@@ -23,7 +23,7 @@ GOOD: dict[str, Any] = {
         {"id": "a", "current": 4, "min": 1, "max": 8, "grow_s": 1, "shrink_s": 1, "throughput": {"1": 10, "8": 60}},
         {"id": 7, "current": 0, "min": 2, "max": 8, "weight": 2, "throughput": {"1": 10, "8": 70}},
     ],
-    "constraints": [{"name": "u", "coefficients": {"7": 1}, "upper": 3}, {"at_most_resizes": 2}],
+    "constraints": [{"name": "u", "coefficients": {"7": 1}, "upper": 3}],
 }
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from malletrain.domain.decision import SizingStatus
 from malletrain.sizing.constrained import size_within_constraints
 from malletrain.sizing.constraints import cap, check, resource_cap
-from malletrain.sizing.problem import LinearLimit, Problem, ResizeLimit
+from malletrain.sizing.problem import LinearLimit, Problem
 from malletrain.sizing.registry import policy, shipped
 from tests.sizing.problems import constrained, examples, job
 
@@ -25,8 +25,8 @@ def test_whatever_policy_what_is_not_put_off_is_kept(name: str, problem: Problem
     if answer.status is not SizingStatus.FALLBACK:
         kept = tuple(each for each in problem.constraints if each.name not in put_off)
         assert check(replace(problem, constraints=kept), answer.sizes) == []
-    floors = {each.name for each in problem.constraints if isinstance(each, LinearLimit) and each.lower > -1e300}
-    assert set(put_off) <= floors | {"resizes"}, "a cap is never put off"
+    floors = {each.name for each in problem.constraints if each.lower > -1e300}
+    assert set(put_off) <= floors, "a cap is never put off"
 
 
 def test_a_policy_that_knows_no_caps_is_cut_to_them() -> None:
@@ -36,17 +36,11 @@ def test_a_policy_that_knows_no_caps_is_cut_to_them() -> None:
     assert "cut to keep a's" in answer.reason
 
 
-def test_no_more_jobs_change_than_may() -> None:
-    jobs = tuple(job(i, 2, 8) for i in range(4))
-    answer, _ = size_within_constraints(policy("equal"), Problem(300, 24, jobs, constraints=(ResizeLimit(1),)))
-    assert sorted(answer.sizes.values()) == [2, 2, 2, 6]
-
-
-def test_shares_are_put_off_before_resizes_and_caps_never() -> None:
-    """A power cap has come down: three jobs must shrink at once, whatever the limit of resizes and the share say."""
+def test_shares_are_put_off_and_caps_never() -> None:
+    """A power cap has come down: three jobs must shrink at once, whatever the share says."""
     watts = resource_cap("power", {1: 500.0, 2: 500.0, 3: 500.0}, 1500.0)
     share = LinearLimit("share", {1: 1.0}, lower=6)
-    problem = Problem(300, 24, tuple(job(i, 8, 8) for i in (1, 2, 3)), constraints=(watts, share, ResizeLimit(1)))
+    problem = Problem(300, 24, tuple(job(i, 8, 8) for i in (1, 2, 3)), constraints=(watts, share))
     answer, put_off = size_within_constraints(policy("auto"), problem)
-    assert put_off == ("share", "resizes")
+    assert put_off == ("share",)
     assert sum(answer.sizes.values()) == 3

@@ -10,18 +10,15 @@ from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import Curve
 from malletrain.sizing.constraints import cap, check, checked, fallback, guaranteed_share, resource_cap
 from malletrain.sizing.policies.milp import Milp
-from malletrain.sizing.problem import JobDemand, LinearLimit, Problem, ResizeLimit, Sizes
+from malletrain.sizing.problem import JobDemand, LinearLimit, Problem, Sizes
 from tests.sizing.problems import job, problems
 
 
 def test_each_violation_has_its_own_line() -> None:
     demands = (job("a", 2, 4), job("b", 2, 4), job("c", 2, 4, sizes=(2, 4)))
-    limits = (cap("alice", ["a"], 2), resource_cap("watts", {"a": 300.0, "b": 200.0}, 500.0), ResizeLimit(1))
+    limits = (cap("alice", ["a"], 2), resource_cap("watts", {"a": 300.0, "b": 200.0}, 500.0))
     problem = Problem(300, 6, demands, constraints=(*limits, LinearLimit("share", {"c": 1.0}, lower=4)))
-    assert check(problem, {"a": 2, "b": 0, "c": 4}) == [
-        "watts: 600 is above 500",
-        "resizes: 2 jobs change their size, 1 may",
-    ]
+    assert check(problem, {"a": 2, "b": 0, "c": 4}) == ["watts: 600 is above 500"]
     wrong = check(problem, {"a": 5, "c": 3, "x": 1})
     assert wrong[:4] == [
         "job 'a' may not run on 5 nodes",
@@ -30,13 +27,6 @@ def test_each_violation_has_its_own_line() -> None:
         "job 'x' is not in the problem",
     ]
     assert "9 nodes are given, 6 are there" in wrong and "alice: 5 is above 2" in wrong
-
-
-def test_a_job_that_must_change_is_not_counted_as_a_resize() -> None:
-    problem = Problem(300, 8, (job(1, 3, 8, sizes=(4, 8)), job(2, 2, 2)), constraints=(ResizeLimit(0),))
-    answer = Milp().size(problem)
-    assert answer.status is SizingStatus.OPTIMAL
-    assert answer.sizes == {1: 4, 2: 2}
 
 
 def test_a_guaranteed_share_is_as_large_as_the_group_can_take() -> None:

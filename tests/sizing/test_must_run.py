@@ -9,7 +9,7 @@ from hypothesis import given
 
 from malletrain.sizing.constrained import size_within_constraints
 from malletrain.sizing.constraints import cap, check
-from malletrain.sizing.problem import NodeBudget, Problem, ResizeLimit
+from malletrain.sizing.problem import NodeBudget, Problem
 from malletrain.sizing.registry import policy, shipped
 from malletrain.sizing.values import permitted_sizes
 from tests.sizing.problems import constrained, examples, job, problems
@@ -47,7 +47,7 @@ def test_caps_hold_all_the_same(name: str, problem: Problem) -> None:
 def test_the_fewest_come_off_nodes_classes_budgets_and_caps() -> None:
     jobs = (job("a", 4, 8), job("b", 4, 8), job("waits", 0, 8, min=5, must_run=True))
     problem = Problem(
-        300.0, 8, jobs, constraints=(cap("user", ["a", "waits"], 6), ResizeLimit(3)),
+        300.0, 8, jobs, constraints=(cap("user", ["a", "waits"], 6),),
         budgets=(NodeBudget("x", frozenset({"a", "waits"}), 3600.0),), classes={"new": 6, "old": 2},
     )  # fmt: skip
     for name in SHIPPED:

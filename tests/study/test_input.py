@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.domain.errors import InvalidInput, MalletrainError
-from malletrain.study import cluster_runs, definition, storage, trial_endings, trial_records
+from malletrain.study import cluster_runs, definition, ports, storage, trial_records
 from malletrain.study import trial_main as study_call
 from malletrain.study.cluster_runs import JobOutcome
-from malletrain.study.trial_endings import Ending, Figure, StudyError, TrialEnd
+from malletrain.study.ports import Ending, Figure, StudyError, TrialEnd
 from malletrain.study.trial_spec import TrialSpec, fault_file, node_range
 from malletrain.wire.daemon import connect
 from malletrain.wire.http import DaemonUnavailable
@@ -181,7 +181,7 @@ def test_memory_that_ran_out_is_told_from_other_faults(tmp_path: Path, raised: s
     order = TrialSpec("a", str(tmp_path), str(path), "fit")
     order.write()
     assert study_call.main([str(tmp_path)]) == 1
-    over = trial_endings.read_fault(order, str(os.getpid()))
+    over = ports.read_fault(order, str(os.getpid()))
     assert over is not None
     assert over.ending is (Ending.OUT_OF_MEMORY if memory else Ending.USER_ERROR)
     assert raised in over.traceback
@@ -263,7 +263,7 @@ def test_without_a_word_the_newest_output_is_kept(told: JobOutcome, tmp_path: Pa
         os.utime(tmp_path / name, (1000 - age, 1000 - age))
     over = told.take(event("job_failed", "exit status 139"))
     assert over == TrialEnd(Ending.USER_ERROR, "exit status 139", traceback="4_1.out\nSegmentation fault\n")
-    assert len(trial_endings.tail_of(tmp_path / "gone")) == 0
+    assert len(ports.tail_of(tmp_path / "gone")) == 0
 
 
 @pytest.mark.parametrize(

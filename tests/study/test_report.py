@@ -14,7 +14,7 @@ import optuna
 import pytest
 
 from malletrain.study import report, trial_records
-from malletrain.study.trial_endings import Ending, TrialEnd
+from malletrain.study.ports import Ending, TrialEnd
 
 #: Added to a copy of the page: what it finds of itself goes to the page around it.
 TELL = """<script>

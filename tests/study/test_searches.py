@@ -16,7 +16,7 @@ from malletrain import study
 from malletrain.study import storage, trial_records
 from malletrain.study.conductor import Conductor, StudyLimits
 from malletrain.study.definition import Definition
-from malletrain.study.trial_endings import Ending, Figure, StudyError, TrialEnd
+from malletrain.study.ports import Ending, Figure, StudyError, TrialEnd
 from malletrain.study.trial_spec import TrialSpec
 
 EPOCHS = 9

@@ -5,7 +5,6 @@
                 nodes[j] = sum_k k * run[j, k]           for every job j
                 sum_j nodes[j] <= N
                 lower <= sum_j a[j] * nodes[j] <= upper  for every linear limit
-                sum_j (1 - run[j, current[j]]) <= R      for every limit of resizes
                 run binary
 
 It is the form of record: what the documents show, what `malletrain plan --write-lp` writes, and what the fast
@@ -24,9 +23,9 @@ import pulp
 
 from malletrain.domain.decision import SizingStatus
 from malletrain.sizing.constrained import EXACT_UNDER_CONSTRAINTS
-from malletrain.sizing.constraints import checked, fallback, must_change
+from malletrain.sizing.constraints import checked, fallback
 from malletrain.sizing.policy import Policy
-from malletrain.sizing.problem import JobId, LinearLimit, Problem, Sizes
+from malletrain.sizing.problem import JobId, Problem, Sizes
 from malletrain.sizing.quiet_highs import silenced
 from malletrain.sizing.values import ValueRowCache, ValueTable, value_table
 
@@ -69,16 +68,11 @@ def statement(problem: Problem, table: ValueTable, scale: float = 1.0) -> Statem
     if uses:
         model.addConstraint(pulp.LpAffineExpression(uses) <= problem.nodes, "nodes")
     for index, limit in enumerate(problem.constraints):
-        if isinstance(limit, LinearLimit):
-            used = pulp.lpSum(a * nodes[job] for job, a in limit.coefficients.items())
-            if np.isfinite(limit.upper):
-                model.addConstraint(used <= limit.upper, f"limit_{index}_upper")
-            if np.isfinite(limit.lower):
-                model.addConstraint(used >= limit.lower, f"limit_{index}_lower")
-        else:
-            free = [j for j in problem.in_order() if not must_change(j)]
-            kept = pulp.lpSum(run.get((j.id, j.current), 0) for j in free)
-            model.addConstraint(len(free) - kept <= limit.at_most, f"limit_{index}_resizes")
+        used = pulp.lpSum(a * nodes[job] for job, a in limit.coefficients.items())
+        if np.isfinite(limit.upper):
+            model.addConstraint(used <= limit.upper, f"limit_{index}_upper")
+        if np.isfinite(limit.lower):
+            model.addConstraint(used >= limit.lower, f"limit_{index}_lower")
     return Statement(model, run)
 
 
