@@ -210,15 +210,9 @@ def _meeting(event: Event, shown: _Shown) -> Iterator[str]:
                 said = f"it runs on {event.node} and others, after Slurm had put it off"
             elif met.waited_for:
                 said = f"it runs on {event.node}, and had waited behind {shown.words(f'main job {met.waited_for}')}"
-            elif met.elsewhere:
-                said = f"it runs on {event.node}, where no pilot had been"
             else:
                 at, begun = event.at if met.left_at is None else met.left_at, met.started_at
                 began = ", which it has then" if begun is None else f", which it has since {utc(begun)}"
-                if met.ended_at is not None:
-                    began = (
-                        f", which it had{'' if begun is None else f' from {utc(begun)}'} until {utc(met.ended_at)}"
-                    )
                 said = f"{pilot} {'was preempted on' if met.preempted else 'had left'} {event.node}{began}"
             yield f"  {utc(at)} {said}"
         case kinds.MainJobMet(put_off=True):

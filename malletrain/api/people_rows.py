@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import median
 
 from malletrain.api.visibility import Visibility
@@ -28,6 +29,7 @@ def promise_row(tracker: PromiseTracker, rules: Rules, since: float, now: float,
     bound_s = None if rules.promise is None else rules.promise.p95_s
     begin, kept = tracker.kept_since(since, now)
     delays = tracker.delays(since)
+    behind = [each.delay_s for each in delays if each.behind and each.could_at >= begin]
     listed = [each for each in delays if sight.sees_main_job_of(each.user)][-MAX_LISTED_JOBS:]
     bounds = sorted({*CURVE_BOUNDS_S, *(() if bound_s is None else (bound_s,))})
     return PromiseRow(
@@ -38,7 +40,8 @@ def promise_row(tracker: PromiseTracker, rules: Rules, since: float, now: float,
         stepped_for=tracker.stepped_for, pilot_cap=None if budget is None else budget.cap,
         cap_reason="" if budget is None else budget.reason,
         curve=tuple(PromiseCostRow(*point) for point in tracker.curve(now, bounds)),
-        kept=kept_row(bound_s, kept, begin, now), main_jobs=tuple(delay_row(each, sight) for each in listed),
+        kept=kept_row(bound_s, kept, begin, now, behind),
+        main_jobs=tuple(delay_row(each, sight) for each in listed),
     )  # fmt: skip
 
 
@@ -50,15 +53,17 @@ def stated(promise: MainPromise | None) -> dict[str, float]:
     return {key: value for key, value in promises.items() if value is not None}
 
 
-def kept_row(bound_s: float | None, kept: PromiseKept, since: float, now: float) -> PromiseKeptRow:
-    """How it was kept, and with which certainty these jobs show that."""
+def kept_row(
+    bound_s: float | None, kept: PromiseKept, since: float, now: float, behind: Sequence[float]
+) -> PromiseKeptRow:
+    """How it was kept, and with which certainty these jobs show that. `behind`: delays of jobs that waited behind."""
     soon = None if bound_s is None else kept.jobs - kept.late(bound_s)
     return PromiseKeptRow(
         since=since, until=now, main_jobs=kept.jobs, met=len(kept.delays_s), delayed=kept.late(0.0),
         delay_p95_s=kept.delay_p95_s, delay_mean_s=kept.delay_mean_s, longest_s=max(kept.delays_s, default=0.0),
         bound_s=bound_s, within=None if soon is None or not kept.jobs else soon / kept.jobs,
         at_least=None if soon is None or not kept.jobs else lower_share(soon, kept.jobs),
-        broken=why_broken(bound_s, kept),
+        broken=why_broken(bound_s, kept), behind=len(behind), behind_longest_s=max(behind, default=0.0),
     )  # fmt: skip
 
 

@@ -53,6 +53,8 @@ def _kept(kept: PromiseKeptRow | None, days: int) -> list[Line]:
             f"  delay: mean {kept.delay_mean_s:.2g} s, p95 {kept.delay_p95_s:.3g} s, longest {kept.longest_s:.3g} s"
         ),
     ]
+    if kept.behind:
+        lines.append(_line(f"  {kept.behind} more waited behind these: {kept.behind_longest_s:.3g} s at most"))
     if kept.bound_s is not None and kept.within is not None and kept.at_least is not None:
         lines.append(_line(f"  within {kept.bound_s:g} s: {kept.within:.1%} (shown: at least {kept.at_least:.1%})"))
     if kept.broken:

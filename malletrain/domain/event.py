@@ -482,6 +482,8 @@ class MainJobMet:
     behind: bool = field(default=False, metadata=SPARSE)
     #: A heterogeneous job that Slurm put off, since it had to preempt a pilot for one of its parts.
     put_off: bool = field(default=False, metadata=SPARSE)
+    #: No pilot need have been on its nodes: it waited behind this main job, which pilots had delayed.
+    waited_for: str = field(default="", metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ from malletrain.loop.trackers.account_usage import (
 from malletrain.loop.trackers.costs import INDEPENDENT_ITEMS, RELAUNCH, TELLING_COSTS, Costs, ReleaseLatency
 from malletrain.loop.trackers.harm_signals import Conduct, HarmSignalTracker
 from malletrain.loop.trackers.hole_history import HoleTracker, SupplyHistory
+from malletrain.loop.trackers.jobs_behind import JobsBehind
 from malletrain.loop.trackers.main_jobs import MainJobsMet
 from malletrain.loop.trackers.main_promise import PromiseTracker
 from malletrain.loop.trackers.start_backoff import StartBackoff
@@ -91,6 +92,7 @@ class Ledger:
         self.harm_signals = HarmSignalTracker()
         self.conduct = Conduct()
         self.main_jobs = MainJobsMet()
+        self.behind = JobsBehind()
         self.promise = PromiseTracker()
         self._urls: dict[str, float] = {}  # until when callers knew the daemon by them (Unix seconds)
         #: Since when a daemon has been there to hear workers (Unix seconds).

@@ -195,6 +195,7 @@ class Loop:
             if nodes := self.ledger.main_jobs.to_ask(now):
                 ended = self._ask(lambda: self._cluster.ended_main_jobs(nodes))
                 self.record(self.ledger.main_jobs.ended(ended or (), now))
+            self.record(self.ledger.behind.look(snapshot, self.ledger.promise.delayed(), part, now))
             self._end_the_hopeless()
         situation = self._situation(snapshot)
         decided = decide(situation, self.policy, self._promised(snapshot), self._memo)
@@ -209,7 +210,7 @@ class Loop:
             self.record(Event(self._clock.now(), probe, job, reason=why) for job, probe, why in decided.probes)
             for job, batches in decided.decision.batches.items():
                 self._workers.choose_batches(job, batches)
-            self.record(self.ledger.main_jobs.yields(decided.yielded.delayed, snapshot, self._clock.now()))
+            self._record_yields(snapshot, decided.yielded.delayed)
             self._take_back(decided.decision.strays)
             self._workers.climb(scale_up_jobs(situation.views, situation.known, self.rules))
             self._apply(decided.decision.actions)
@@ -227,7 +228,7 @@ class Loop:
         actions, self._yielded = yield_now(
             self._situation(snapshot), self._rules_now(self.ledger.exits.usual_s()), self._memo
         )
-        self.record(self.ledger.main_jobs.yields(self._yielded.delayed, snapshot, self._clock.now()))
+        self._record_yields(snapshot, self._yielded.delayed)
         self._apply(actions)
         return bool(actions)
 
@@ -452,6 +453,11 @@ class Loop:
             )  # fmt: skip
             events.append(Event(now, decided, reason=decision.reason))
         self.record(events)
+
+    def _record_yields(self, snapshot: Snapshot, main_jobs: Mapping[str, bool]) -> None:
+        """Whose the main jobs are that wait for pilots to leave: after their end, Slurm no longer tells."""
+        self.ledger.behind.waits(snapshot, main_jobs)
+        self.record(self.ledger.main_jobs.yields(main_jobs, snapshot, self._clock.now()))
 
 
 def _event(at: float, payload: Payload, action: Action, reason: str) -> Event:

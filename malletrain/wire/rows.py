@@ -233,7 +233,8 @@ class PromiseKeptRow(Row):
     """How the promise was kept for the main jobs that arrived from `since` to `until`: `met` of them met pilots,
     `delayed` started later for it. `within`: the share that started at most `bound_s` later, and `at_least` its lower
     confidence bound at the stated chance; None where no bound is promised or no job arrived. `broken` says which
-    promise these jobs show to be broken, or ""."""
+    promise these jobs show to be broken, or ""; `behind`: so many more waited behind these, later by at most
+    `behind_longest_s`."""
 
     since: float
     until: float
@@ -247,6 +248,8 @@ class PromiseKeptRow(Row):
     within: float | None = None
     at_least: float | None = None
     broken: str = ""
+    behind: int = 0
+    behind_longest_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

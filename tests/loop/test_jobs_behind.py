@@ -12,7 +12,8 @@ from malletrain.api.visibility import Visibility
 from malletrain.domain.event import Event, EventKind, JsonValue, MainJobMet
 from malletrain.domain.snapshot import SlurmJob, Snapshot
 from malletrain.loop.tick import Loop
-from malletrain.loop.trackers.main_jobs import DelayCause, JobsBehind, MainJobDelay
+from malletrain.loop.trackers.jobs_behind import JobsBehind
+from malletrain.loop.trackers.main_jobs import DelayCause, MainJobDelay
 from malletrain.loop.trackers.main_promise import PromiseTracker
 from tests.world import RULES, START, World, event_of, job, main_job
 
@@ -80,7 +81,7 @@ def test_the_delay_is_that_of_the_job_in_front_at_most_and_its_own_wait() -> Non
     assert (
         found["22"].words() == "at most 10 s later for pilots: it waited behind main job 20, which they had delayed"
     )
-    assert tracker.kept(START + 1000).delays_s == (20.0,), "the daemon steps back for the first alone"
+    assert tracker.kept_since(0.0, START + 1000)[1].delays_s == (20.0,), "the daemon steps back for the first alone"
     theirs = Visibility(uid=1001, user="bob")
     assert delay_row(found["22"], theirs).reason.endswith("it waited behind a main job, which they had delayed")
 

@@ -25,6 +25,7 @@ class DelayCause(StrEnum):
     LEAVING = "leaving"  #: it waited for workers to leave and for the epilog
     BACKFILL = "backfill"  #: a backfill cycle found its nodes taken; a later one started it
     PREEMPTED = "preempted"  #: Slurm took a node from a pilot for it
+    BEHIND = "behind"  #: it waited behind a main job that pilots had delayed
     PUT_OFF = "put_off"  #: Slurm preempted a pilot for a part of a heterogeneous job, and put the job off
 
 
@@ -33,6 +34,7 @@ CAUSE_WORDS = {
     DelayCause.LEAVING: "it waited for workers to leave and for the epilog",
     DelayCause.BACKFILL: "a backfill cycle found its nodes taken, and a later one started it",
     DelayCause.PREEMPTED: "Slurm preempted a pilot for it",
+    DelayCause.BEHIND: "it waited behind another main job, which pilots had delayed",
     DelayCause.PUT_OFF: "Slurm preempted a pilot for one of its parts, and put the heterogeneous job off",
 }
 
@@ -51,12 +53,15 @@ class MainJobDelay:
     by_backfill: bool = False
     preempted: int = 0  #: nodes that Slurm took from pilots for it
     put_off: bool = False  #: Slurm put it off by its own two minutes, as it does with heterogeneous jobs
+    behind: str = ""  #: the main job that it waited behind, which pilots had delayed: `delay_s` is a bound
 
     @property
     def cause(self) -> DelayCause:
         """The last thing that it waited for."""
         if self.delay_s <= 0:
             return DelayCause.NONE
+        if self.behind:
+            return DelayCause.BEHIND
         if self.put_off:
             return DelayCause.PUT_OFF
         if self.preempted:
@@ -67,6 +72,9 @@ class MainJobDelay:
         """One line: for how long, and why."""
         if self.delay_s <= 0:
             return CAUSE_WORDS[DelayCause.NONE]
+        if self.behind:
+            front = f"main job {self.behind}, which they had delayed"
+            return f"at most {self.delay_s:.3g} s later for pilots: it waited behind {front}"
         where = "" if self.put_off else f" on {len(self.nodes)} of its nodes"
         return f"{self.delay_s:.3g} s later for pilots{where}: {CAUSE_WORDS[self.cause]}"
 

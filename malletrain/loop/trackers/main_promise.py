@@ -149,6 +149,8 @@ class PromiseTracker:
                 if not event.node:
                     self._ask(waiting, event.at)
                     waiting.put_off, waiting.behind = waiting.put_off or met.put_off, waiting.behind or met.behind
+                elif met.waited_for:
+                    self._met_behind(event.node, met)
                 elif event.pilot or met.put_off:  # others are bounds, which earlier releases wrote
                     self._met(waiting, event.node, met)
 
@@ -229,7 +231,9 @@ class PromiseTracker:
     def _last_day(self, now: float) -> PromiseKept:
         """The main jobs that arrived within the last day, those of accounting among them, and what they have met."""
         begin = now - KEPT_WINDOW_S
-        return PromiseKept(self._arrived(begin), tuple(each.delay_s for each in self.delays(begin)))
+        return PromiseKept(
+            self._arrived(begin), tuple(each.delay_s for each in self.delays(begin) if not each.behind)
+        )
 
     def _arrived(self, begin: float, end: float = math.inf) -> int:
         """How many jobs came then."""
@@ -241,13 +245,18 @@ class PromiseTracker:
         order; by the journal, so that they are there again after a restart."""
         return tuple(sorted((d for d in self._delays.values() if d.could_at >= since), key=lambda d: d.could_at))
 
+    def delayed(self) -> Mapping[str, MainJobDelay]:
+        """The main jobs that started later for pilots, by head; of parts and tasks the one that was delayed most."""
+        rising = sorted(self._delays.values(), key=lambda each: each.delay_s)
+        return {head_of(each.main_job): each for each in rising if each.delay_s > 0}
+
     def kept_since(self, since: float, now: float) -> tuple[float, PromiseKept]:
         """What the main jobs that arrived from `since` on have met, and the moment that counts for it: all that
         arrived since then are known, by this daemon's looks or by accounting, and what they met, by the journal. The
         latest are left out: nothing is known of them yet."""
         begins = [at for at in (self._first_at, self._counts_from) if at < math.inf]
         begin, end = max(since, max(begins, default=now)), now - SETTLED_S
-        met = tuple(each.delay_s for each in self.delays(begin) if each.could_at <= end)
+        met = tuple(each.delay_s for each in self.delays(begin) if not each.behind and each.could_at <= end)
         return begin, PromiseKept(max(self._arrived(begin, end), len(met)), met)
 
     def curve(self, now: float, bounds_s: Sequence[float]) -> list[tuple[float, float, float]]:
@@ -327,6 +336,23 @@ class PromiseTracker:
             by_backfill=known.by_backfill or by_backfill, preempted=known.preempted + met.preempted,
             put_off=known.put_off or put_off,
         )  # fmt: skip
+        trim(self._delays, MAX_DELAYS)
+
+    def _met_behind(self, node: str, met: MainJobMet) -> None:
+        """It waited behind a main job that pilots delayed: it is later by that at most, or by its own wait."""
+        if met.started_at is None:
+            return
+        front = self.delayed().get(met.waited_for)
+        could_at = (met.started_at if met.submitted_at is None else met.submitted_at) + HALF_SECOND_S
+        delay = min(0.0 if front is None else front.delay_s, max(0.0, met.started_at + HALF_SECOND_S - could_at))
+        known = self._delays.get(met.main_job)
+        if delay <= 0 or (known is not None and known.delay_s >= delay):
+            return
+        since, nodes = met.started_at + HALF_SECOND_S - delay, (node,) if known is None else known.nodes
+        freed_s = None if known is None else known.freed_s
+        self._delays[met.main_job] = MainJobDelay(
+            met.main_job, met.user, since, met.started_at, nodes, freed_s, delay, behind=met.waited_for
+        )
         trim(self._delays, MAX_DELAYS)
 
 
