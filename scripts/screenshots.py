@@ -25,6 +25,7 @@ SHOTS = (
     ("web-machine.png", "#/", 1180, 900, "light", ".strip canvas"),
     ("web-machine-dark.png", "#/", 1180, 900, "dark", ".strip canvas"),
     ("web-job.png", "#/jobs/2", 1180, 900, "light", ".u-over"),
+    ("web-job-dark.png", "#/jobs/2", 1180, 900, "dark", ".u-over"),
 )
 
 
