@@ -247,8 +247,8 @@ class PromiseTracker:
 
     def delayed(self) -> Mapping[str, MainJobDelay]:
         """The main jobs that started later for pilots, by head; of parts and tasks the one that was delayed most."""
-        rising = sorted(self._delays.values(), key=lambda each: each.delay_s)
-        return {head_of(each.main_job): each for each in rising if each.delay_s > 0}
+        late = (each for each in self._delays.values() if each.delay_s > 0)
+        return {head_of(each.main_job): each for each in sorted(late, key=lambda each: each.delay_s)}
 
     def kept_since(self, since: float, now: float) -> tuple[float, PromiseKept]:
         """What the main jobs that arrived from `since` on have met, and the moment that counts for it: all that
@@ -342,9 +342,9 @@ class PromiseTracker:
         """It waited behind a main job that pilots delayed: it is later by that at most, or by its own wait."""
         if met.started_at is None:
             return
-        front = self.delayed().get(met.waited_for)
+        ahead = [each.delay_s for name, each in self._delays.items() if head_of(name) == met.waited_for]
         could_at = (met.started_at if met.submitted_at is None else met.submitted_at) + HALF_SECOND_S
-        delay = min(0.0 if front is None else front.delay_s, max(0.0, met.started_at + HALF_SECOND_S - could_at))
+        delay = min(max(ahead, default=0.0), max(0.0, met.started_at + HALF_SECOND_S - could_at))
         known = self._delays.get(met.main_job)
         if delay <= 0 or (known is not None and known.delay_s >= delay):
             return
