@@ -7,12 +7,12 @@ from statistics import median
 
 from malletrain.api.visibility import Visibility
 from malletrain.decide.demand import expected_curve, profile_of
-from malletrain.decide.queue_promise import CHANCE, PromiseKept, lower_share, why_broken
 from malletrain.decide.rules import MainPromise, Rules
 from malletrain.domain.job import JobView
 from malletrain.learn.advisor import JobKnowledge
 from malletrain.loop.trackers.main_jobs import MainJobDelay
 from malletrain.loop.trackers.main_promise import PromiseTracker
+from malletrain.loop.trackers.queue_promise import CHANCE, PromiseKept, lower_share, why_broken
 from malletrain.wire.rows import MainJobDelayRow, ProfileRow, PromiseCostRow, PromiseKeptRow, PromiseRow, SizeRow
 
 #: Bounds on the delay of 95 % of main jobs that the curve shows (seconds), beside the one that is stated.

@@ -13,7 +13,13 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from malletrain.decide.queue_promise import (
+from malletrain.decide.rules import Rules
+from malletrain.decide.yielding import nodes_of_pilots
+from malletrain.domain.decision import LeavePilot, RecyclePilot
+from malletrain.domain.event import ActionIntent, Event, MainJobMet, MainJobsArrived
+from malletrain.domain.snapshot import SlurmJob, Snapshot
+from malletrain.loop.trackers.main_jobs import MainJobDelay, head_of, trim
+from malletrain.loop.trackers.queue_promise import (
     UNKNOWN_YIELD_S,
     ControllerBudget,
     HourDemands,
@@ -29,12 +35,6 @@ from malletrain.decide.queue_promise import (
     reserve_curve,
     with_trial_pilot,
 )
-from malletrain.decide.rules import Rules
-from malletrain.decide.yielding import nodes_of_pilots
-from malletrain.domain.decision import LeavePilot, RecyclePilot
-from malletrain.domain.event import ActionIntent, Event, MainJobMet, MainJobsArrived
-from malletrain.domain.snapshot import SlurmJob, Snapshot
-from malletrain.loop.trackers.main_jobs import MainJobDelay, head_of, trim
 
 #: So many arrivals are kept: the newest.
 MAX_ARRIVALS = 20_000

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.decide.queue_promise import PromisedReserve, PromiseKept, YieldTimes, with_trial_pilot
+from malletrain.loop.trackers.queue_promise import PromisedReserve, PromiseKept, YieldTimes, with_trial_pilot
 
 BOUND_S = 2.0
 ALL = PromisedReserve(16, "all nodes")

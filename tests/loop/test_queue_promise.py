@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.decide.queue_promise import (
+from malletrain.domain.decision import LeaveCause, LeavePilot
+from malletrain.loop.trackers.queue_promise import (
     HARMLESS_CYCLE_S,
     ControllerBudget,
     HourDemands,
@@ -21,7 +22,6 @@ from malletrain.decide.queue_promise import (
     promised_reserve,
     reserve_curve,
 )
-from malletrain.domain.decision import LeaveCause, LeavePilot
 from tests.world import RULES, World, job
 
 HOUR = 3600.0
