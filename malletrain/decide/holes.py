@@ -125,6 +125,8 @@ def leaves_first(nodes: Sequence[T], wanted: int, leaf_of: Callable[[T], str]) -
     """`nodes` with those first that leave most leaf switches whole: on the smallest leaf that has `wanted` of them,
     else on the largest. `leaf_of`: "" where Slurm knows none; such nodes come last, and in their order."""
     room = Counter(map(leaf_of, nodes))
+    if len(room) <= 1 or wanted >= len(nodes):
+        return list(nodes)
 
     def order(node: T) -> tuple[bool, int, str]:
         leaf = leaf_of(node)
@@ -172,6 +174,8 @@ def plan_reserve(
     worth = {hole.node: rank(hole, snapshot.node[hole.node].weight)[:2] for hole in free}
     chosen: list[str] = []
     for _, alike in groupby(singles, key=lambda name: (leaves.get(name) in beside, worth.get(name))):
+        if len(chosen) >= missing:
+            break
         chosen += leaves_first(list(alike), missing - len(chosen), lambda name: leaves.get(name, ""))
     kept |= dict.fromkeys(chosen[:missing], why)
 

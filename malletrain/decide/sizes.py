@@ -37,7 +37,7 @@ from malletrain.sizing.deadlines import due_of
 from malletrain.sizing.objective import (
     Objective,
     alpha_of,
-    rest_by_attained,
+    rest_or_attained,
     urgencies_by_rank,
     urgency_by_rest,
     urgency_by_use,
@@ -115,10 +115,8 @@ def _weighed(
     waited = starving_jobs(views, demands, nodes, situation.now, rules)
     urgencies = [1.0] * len(demands)
     if rules.objective is Objective.SRPT:
-        # Where it is not known how much of a job is left, as much as was done tells.
-        waits = [views[int(demand.id)] for demand in demands]
-        left = [rest_by_attained(view.done_s) if view.left_s is None else view.left_s for view in waits]
-        urgencies = urgencies_by_rank(left)
+        wants = [views[int(demand.id)] for demand in demands]
+        urgencies = urgencies_by_rank([rest_or_attained(view.left_s, view.done_s) for view in wants])
     weighed = []
     for demand, urgency in zip(demands, urgencies, strict=True):
         job, weight = views[int(demand.id)].job, demand.weight * urgency
