@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from statistics import median
 
 from malletrain.api.visibility import Visibility
-from malletrain.decide.demand import expected_curve, profile_of
-from malletrain.decide.queue_promise import CHANCE, PromiseKept, lower_share, why_broken
 from malletrain.decide.rules import MainPromise, Rules
 from malletrain.domain.job import JobView
 from malletrain.learn.advisor import JobKnowledge
+from malletrain.learn.profiling import expected_curve, profile_of
 from malletrain.loop.trackers.main_jobs import MainJobDelay
 from malletrain.loop.trackers.main_promise import PromiseTracker
+from malletrain.loop.trackers.queue_promise import CHANCE, PromiseKept, lower_share, why_broken
 from malletrain.wire.rows import MainJobDelayRow, ProfileRow, PromiseCostRow, PromiseKeptRow, PromiseRow, SizeRow
 
 #: Bounds on the delay of 95 % of main jobs that the curve shows (seconds), beside the one that is stated.
@@ -78,14 +78,15 @@ def delay_row(delay: MainJobDelay, sight: Visibility) -> MainJobDelayRow:
 def profile_row(view: JobView, known: JobKnowledge | None, advice: str, rules: Rules) -> ProfileRow:
     """`known` is None where nothing is learnt of the job: its curve was given, or it is over."""
     job = view.job
-    profile = profile_of(view, rules).value
+    profile = profile_of(view, rules.probing).value
     took = view.costs
     costs = {
         "start": took.start_s, "activation": took.activate_s, "grow": took.grow_s, "shrink": took.shrink_s,
         "loss": took.loss_s,
     }  # fmt: skip
     if known is None or known.fit is None:
-        points = expected_curve(view, known or JobKnowledge(), rules).points if job.given_curve is not None else ()
+        curve = expected_curve(view, known or JobKnowledge(), rules.probing)
+        points = curve.points if job.given_curve is not None else ()
         given = tuple(SizeRow(n, rate, rate, rate) for n, rate in points)
         ignored = {} if known is None else dict(known.ignored)
         return ProfileRow(job.id, profile, given, ignored=ignored, next=advice, costs=costs)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
-from malletrain.decide.demand import DecisionCache, harvested_by, may_train
-from malletrain.decide.draft import Decided, Draft, Situation
-from malletrain.decide.holes import find_holes, pilot_limit_s
+from malletrain.decide.draft import Decided, DecisionCache, Draft, Situation
+from malletrain.decide.holes import best_first, find_holes, pilot_limit_s, plan_reserve
 from malletrain.decide.leaving import (
     clear_away,
     leave_after_the_cycle,
@@ -24,15 +23,21 @@ from malletrain.decide.multi_node_pilots import (
     task_groups,
     with_co_allocated,
 )
-from malletrain.decide.placement import place, rank, unfit_nodes
+from malletrain.decide.placement import place, unfit_nodes
 from malletrain.decide.reconcile import find_strays, limit_cuts, start_and_leave, top_ups
-from malletrain.decide.reserve import plan_reserve
 from malletrain.decide.rules import Rules
-from malletrain.decide.sizes import learn_and_size, replace_stragglers
-from malletrain.decide.yielding import YieldPlan, any_pending_fits, availability, emptied_nodes, plan_yields
+from malletrain.decide.sizes import learn_and_size, may_train, replace_stragglers
+from malletrain.decide.yielding import (
+    YieldPlan,
+    any_pending_fits,
+    availability,
+    emptied_nodes,
+    harvested_by,
+    plan_yields,
+)
 from malletrain.domain.decision import Action, Hole, LeaveCause
 from malletrain.domain.job import JobView, Pilot
-from malletrain.domain.snapshot import NodeState, Snapshot
+from malletrain.domain.snapshot import NodeState
 from malletrain.sizing.policy import Policy
 
 
@@ -75,7 +80,7 @@ def yield_now(
     views = {j: v for j, v in situation.views.items() if not v.phase.is_over}
     yields = _yields(situation, views, rules)
     going = [p for _, view in sorted(views.items()) for p in view.staying if p.id in yields.leave]
-    actions = overdue_leaves(views, situation.now, yields)
+    actions = overdue_leaves(views, situation.now, yields, rules)
     actions += [leaving_for(pilot, yields, situation.now, rules) for pilot in going]
     return with_co_allocated(actions, views), yields
 
@@ -91,15 +96,15 @@ def _yields(situation: Situation, live: Mapping[int, JobView], rules: Rules) -> 
     # Which nodes are at hand is asked only of those that nobody is given any more.
     at_hand = availability(snapshot, nodes, rules) if before.keys() - plan.assigned.keys() else None
     available = at_hand.free | at_hand.coming if at_hand else ()
-    return replace(plan, emptied=emptied_nodes(plan.assigned, before, available, snapshot, now, rules))
+    return replace(plan, emptied=emptied_nodes(plan.assigned, before, available, snapshot, now))
 
 
 def _find_free(draft: Draft) -> None:
     """The holes that may be started on, each other one refused; and the nodes that change hands."""
     why_not = {hole: _why_not_free(hole, draft) for hole in draft.holes.values() if hole.node not in draft.held}
     for hole, why in why_not.items():
-        draft.refuse(hole.node, *([why] if why else []))
-    draft.free = _best_first((hole for hole, why in why_not.items() if not why), draft.snapshot)
+        draft.refuse(hole.node, why)
+    draft.free = best_first((hole for hole, why in why_not.items() if not why), draft.snapshot)
     draft.coming = _changing_hands(draft)
 
 
@@ -118,10 +123,6 @@ def _why_not_free(hole: Hole, draft: Draft) -> str:
     if not pilot_limit_s(hole, draft.now, draft.rules):
         return f"hole of {max(0.0, hole.until - draft.now):.0f} s is too short ({hole.reason})"
     return ""
-
-
-def _best_first(free: Iterable[Hole], snapshot: Snapshot) -> list[Hole]:
-    return sorted(free, key=lambda hole: rank(hole, snapshot.node[hole.node].weight))
 
 
 def _changing_hands(draft: Draft) -> frozenset[str]:
@@ -154,14 +155,14 @@ def _keep_reserve(draft: Draft) -> None:
         # slurmctld, restarted, has not heard of some nodes for seconds: what no pilot holds is as idle as ever.
         unheard = {node.name for node in snapshot.nodes if node.state is NodeState.UNKNOWN} - snapshot.held_names
         left |= {name for name in unheard if rules.may_harvest(name)}
-    spare = plan_reserve(draft.free, held, left, snapshot, rules)
+    kept, leave = plan_reserve(draft.free, held, left, snapshot, rules)
     for hole in draft.free:
-        draft.refuse(hole.node, *filter(None, [spare.kept.get(hole.node)]))
-    draft.free = [hole for hole in draft.free if hole.node not in spare.kept]
-    going = {pilot.node for pilot in draft.mine if pilot.id in spare.leave}
-    _leave(draft, spare.leave, LeaveCause.RESERVE)
+        draft.refuse(hole.node, kept.get(hole.node, ""))
+    draft.free = [hole for hole in draft.free if hole.node not in kept]
+    going = {pilot.node for pilot in draft.mine if pilot.id in leave}
+    _leave(draft, leave, LeaveCause.RESERVE)
     # The other nodes of a task that leaves are for pilots again.
-    draft.coming = _changing_hands(draft) - spare.kept.keys() - going
+    draft.coming = _changing_hands(draft) - kept.keys() - going
 
 
 def _leave(draft: Draft, why: Mapping[str, str], cause: LeaveCause) -> None:
@@ -175,22 +176,20 @@ def _keep_cap(draft: Draft) -> None:
     situation, rules, snapshot = draft.situation, draft.rules, draft.snapshot
     if rules.cap_why:
         _shed_pilots(draft)
-    widest = [max(view.job.max_nodes for view in draft.live.values())] if draft.live else []
-    draft.width = pilot_width(
-        len(draft.mine), len(draft.free) + len(draft.coming), count_tasks(draft.staying),
-        max_pilots=rules.max_pilots, max_starts=rules.max_starts, max_nodes=min([rules.max_nodes, *widest]),
-    )  # fmt: skip
+    free = len(draft.free) + len(draft.coming)
+    widest_job = max((view.job.max_nodes for view in draft.live.values()), default=rules.max_nodes)
+    draft.width = pilot_width(len(draft.mine), free, count_tasks(draft.staying), widest_job, rules)
     if draft.width > 1:
         # The nodes of a pilot leave together, so they are of one cohort as far as may be.
         draft.holes = {
             node: hole._replace(cohort=situation.open_holes.get(node)) for node, hole in draft.holes.items()
         }
-        draft.free = _best_first((draft.holes[hole.node] for hole in draft.free), snapshot)
+        draft.free = best_first((draft.holes[hole.node] for hole in draft.free), snapshot)
         if not situation.paused:
             _make_room(draft)
     draft.free = startable(draft.free, rules.max_pilots - count_tasks(draft.staying), draft.width, snapshot)
+    draft.refuse("all", situation.paused)
     if situation.paused:
-        draft.refuse("all", situation.paused)
         draft.free, draft.coming = [], frozenset()
 
 
@@ -236,16 +235,14 @@ def _place_and_reconcile(draft: Draft, sizes: Mapping[int, int]) -> None:
     """Choose nodes for the sizes, and the actions that lead there."""
     situation, live, now, rules = draft.situation, draft.live, draft.now, draft.rules
     placement = place(draft, sizes)
-    waits = start_and_leave(draft, placement)
+    draft.refuse("top-up", situation.crowded)
+    start_and_leave(draft, placement)
     ending = draft.given_up | {p.id for pilots in placement.drop.values() for p in pilots}
     draft.actions += [cut for cut in limit_cuts(live, draft.holes, now, rules) if cut.pilot not in ending]
-    if situation.crowded:
-        draft.refuse("top-up", situation.crowded)
-    else:
+    if not situation.crowded:
         draft.actions += top_ups(live, now, rules)
-    draft.refusals += waits
     for job, why in sorted(situation.set_aside.items()):
-        draft.refuse(job, *([why] if job in live else []))
+        draft.refuse(job, why if job in live else "")
     for job, unfit in sorted(draft.unfit.items()):
         if job in placement.short or sizes.get(job, 0) < live[job].job.max_nodes:
             draft.refuse(job, unfit.why)

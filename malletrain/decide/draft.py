@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from malletrain.decide.demand import DecisionCache
 from malletrain.decide.limits import NodeTimeSpent
 from malletrain.decide.multi_node_pilots import with_co_allocated
 from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import YieldPlan
 from malletrain.domain.decision import Action, CancelTasks, Decision, Hole, Refusal, StartPilot, TopUp
-from malletrain.domain.event import ProbeBegun, ProbeEnded
 from malletrain.domain.job import JobView, Pilot
 from malletrain.domain.snapshot import Snapshot
 from malletrain.learn.advisor import JobKnowledge
+from malletrain.learn.profiling import ProbeEvent
 from malletrain.learn.stragglers import Straggler
+from malletrain.sizing.constrained import size_within_constraints
 from malletrain.sizing.policy import Policy
+from malletrain.sizing.problem import JobDemand, Problem, Sizes
+from malletrain.sizing.values import ValueRowCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +58,6 @@ class Situation:
     up_since: float = 0.0  #: since when the daemon has been there to hear workers, by one clock (Unix seconds)
 
 
-#: A probe of a job begins or ends, and why.
-ProbeEvent = tuple[int, ProbeBegun | ProbeEnded, str]
-
-
 @dataclass(frozen=True, slots=True)
 class Decided:
     """The decision, and what the next one must remember: what main jobs were given. `advice`: for each job, what
@@ -69,6 +67,33 @@ class Decided:
     yielded: YieldPlan
     probes: tuple[ProbeEvent, ...] = ()
     advice: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass
+class DecisionCache:
+    """What was made of each job at the last decision, the snapshot that it saw, and its sizing: most is the same at
+    the next. With a cache or without, the answer is the same. Not thread-safe; one loop has one."""
+
+    rows: ValueRowCache = field(default_factory=ValueRowCache)
+    snapshot: Snapshot | None = None
+    demands: dict[int, tuple[tuple[object, ...], tuple[object, ...], JobDemand]] = field(default_factory=dict)
+    _sized: tuple[Policy, Problem, tuple[Sizes, tuple[str, ...]]] | None = None
+
+    def look(self, snapshot: Snapshot) -> None:
+        """Take the snapshot in, made ready by what the last one was."""
+        self.snapshot = snapshot.after(self.snapshot)
+
+    def sized(self, policy: Policy, problem: Problem) -> tuple[Sizes, tuple[str, ...]]:
+        """As `size_within_constraints`: policies are stateless, so an equal problem has the same answer."""
+        last = self._sized
+        if last is None or last[0] is not policy or last[1] != problem:
+            last = self._sized = (policy, problem, size_within_constraints(policy, problem, self.rows))
+        return last[2]
+
+    def forget_all_but(self, live: Mapping[int, JobView]) -> None:
+        """Jobs that are over are not asked for again."""
+        for job_id in self.demands.keys() - live.keys():
+            del self.demands[job_id]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +155,15 @@ class Draft:
         """How many there are to share."""
         return sum(map(len, self.staying.values())) + len(self.free) + len(self.coming)
 
+    def barred(self, job: int) -> frozenset[str]:
+        """The nodes that the job cannot have."""
+        return self.unfit[job].nodes if job in self.unfit else frozenset()
+
     def refuse(self, subject: str | int, *why: str) -> None:
-        """Something was considered and is not done. `subject`: a job's number, or what it is."""
+        """Something was considered and is not done, where that has a reason. `subject`: a job's
+        number, or what it is."""
         name = f"job {subject}" if isinstance(subject, int) else subject
-        self.refusals += [Refusal(name, each) for each in why]
+        self.refusals += [Refusal(name, each) for each in why if each]
 
     def give_up(self, actions: Iterable[Action]) -> None:
         """Take in actions that end pilots, each with the others of its task; the rest of the pilots stay."""

@@ -9,92 +9,36 @@ alone starts, the whole queue does.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from math import inf
 
 from malletrain.decide.draft import Draft, Situation
-from malletrain.decide.limits import affordable_nodes
 from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import YieldPlan
 from malletrain.domain.decision import (
     KILLED_WHEN_LATE,
     Action,
     CancelTasks,
-    Hole,
     LeaveCause,
     LeavePilot,
     RecyclePilot,
 )
-from malletrain.domain.event import JobCancelled, JobFailed
 from malletrain.domain.job import Elastic, JobPhase, JobView, Pilot, PilotPhase
-from malletrain.domain.output_files import output_file
-from malletrain.domain.requirements import Requirements
-from malletrain.domain.snapshot import LEAVE_STATES, BackfillPlan, Node, SlurmJob, SlurmState, Snapshot
+from malletrain.domain.slurm_reasons import diagnose
+from malletrain.domain.snapshot import LEAVE_STATES, BackfillPlan, Snapshot
 
 #: A moment of the past that lies further ahead is of a clock that was set back since (seconds).
 SET_BACK_S = 60.0
 
 
-class Diagnosis(NamedTuple):
-    """`words`: what Slurm says and what it means; `of_job`: whatever the node, so that the job rests; `unfit`: Slurm
-    will never start it on this node."""
-
-    words: str
-    of_job: bool = False
-    unfit: bool = False
-
-
-#: Reasons by how they begin, whether they are of the job whatever the node, and what they mean. Each other one is of
-#: the job or its owner, and says itself what is to be changed.
-_REASONS: tuple[tuple[tuple[str, ...], bool, str], ...] = (
-    (("ReqNodeNotAvail", "Reservation", "NodeDown", "FrontEndDown"), False, "Slurm does not give the node away now"),
-    (("Resources", "Nodes required", "Nodes_required"), False, "Slurm keeps the node for jobs of a higher tier"),
-    (("Priority", "None"), False, "Slurm has not come to it: backfill may not reach the harvest partition"),
-    (("MaxMemPerLimit",), True, "a limit on memory of the partition or the cluster (MaxMemPerNode, MaxMemPerCPU)"),
-    (("JobArrayTaskLimit",), True, "the array's owner lets no more of its tasks run (ArrayTaskThrottle)"),
-)
-
-
-#: Slurm holds such a task at once, and does not come to it again. For a cycle it gives the other tasks of the array
-#: the same reason (measured, 22.05), but these it does not hold.
-_UNFIT = "BadConstraints"
-
-
-def is_unfit(row: SlurmJob) -> bool:
-    """Whether Slurm itself holds this task, since no node that it may have will ever do."""
-    return row.is_held and row.reason.startswith(_UNFIT)
-
-
-def diagnose(row: SlurmJob | None, node: Node | None = None) -> Diagnosis:
-    """What keeps a waiting pilot, by its row in the queue (None: it has none) and the node that it is to start on."""
-    reason = row.reason if row is not None else ""
-    if row is not None and is_unfit(row):
-        needs = Requirements(row.gres, row.features, row.memory_mib)
-        meaning = (
-            "a limit of the partition or the cluster, such as MaxMemPerCPU, MaxMemPerNode or MaxCPUsPerNode, is "
-            "below what the job asks for, or the node is"
-        )
-        if needs and node is not None and not needs.met_by(node):
-            meaning = f"the node lacks {needs}, which the job asks for"
-        return Diagnosis(f"{meaning} (Slurm says: {reason})", unfit=True)
-    for heads, of_job, meaning in _REASONS:
-        if (reason or "None").startswith(heads):
-            return Diagnosis(f"{meaning} (Slurm says: {reason or 'nothing'})", of_job)
-    return Diagnosis(f"Slurm says: {reason}", of_job=True)
-
-
 def leaving(
-    pilot: Pilot, cause: LeaveCause, now: float, rules: Rules, reason: str, hole: Hole | None = None,
-    main_job: str = "",
-) -> Action:  # fmt: skip
+    pilot: Pilot, cause: LeaveCause, now: float, rules: Rules, reason: str, main_job: str = "", until: float = inf
+) -> Action:
     """How a pilot gives up its node: a worker is asked first; a pilot that has not started goes back at once.
-    `hole`: that closes: a worker that does not leave is killed in time for its end (`margin_s` has KillWait)."""
+    `until`: the end of its hole; a worker that does not leave is killed in time for it (`margin_s` has KillWait)."""
     if pilot.phase is PilotPhase.RELEASED:
         return RecyclePilot(pilot.job_id, pilot.id, pilot.node, f"not started yet; {reason}", main_job=main_job)
-    latest = now + rules.leave_patience_s
-    if hole is not None:
-        latest = max(now, min(latest, hole.until - rules.margin_s))
+    latest = max(now, min(now + rules.leave_patience_s, until - rules.margin_s))
     return LeavePilot(pilot.job_id, pilot.id, pilot.node, cause, latest, reason, main_job)
 
 
@@ -104,38 +48,34 @@ def leaving_for(pilot: Pilot, yields: YieldPlan, now: float, rules: Rules) -> Ac
     For a heterogeneous job all are taken back in one moment (SIGTERM and KillWait, as at preemption): a completing
     node makes backfill wait, but one that runs a pilot beside one that is idle makes it put the job off.
     """
-    main_job = yields.leave[pilot.id]
-    if pilot.node in yields.at_once and pilot.phase is not PilotPhase.RELEASED:
-        return _leaving_at_once(main_job, pilot)
+    main_job = yields.at_once.get(pilot.node) or yields.leave[pilot.id]
     reason = f"main job {main_job} could start on {pilot.node}"
-    return leaving(pilot, LeaveCause.YIELD, now, rules, reason, main_job=main_job)
-
-
-def _leaving_at_once(main_job: str, pilot: Pilot) -> Action:
-    reason = f"main job {main_job} could start on {pilot.node}, and needs the nodes of all its parts at once"
-    return RecyclePilot(pilot.job_id, pilot.id, pilot.node, reason, main_job=main_job)
+    if pilot.node in yields.at_once and pilot.phase is not PilotPhase.RELEASED:
+        reason += ", and needs the nodes of all its parts at once"
+        return RecyclePilot(pilot.job_id, pilot.id, pilot.node, reason, main_job=main_job)
+    return leaving(pilot, LeaveCause.YIELD, now, rules, reason, main_job)
 
 
 def _asked(pilot: Pilot, now: float) -> tuple[float, str]:
     """Seconds since the pilot was asked for what it is to do, and in words; endless where the clock was set back."""
     waited_s = now - pilot.since
     if waited_s < -SET_BACK_S:
-        return math.inf, "before the clock was set back"
+        return inf, "before the clock was set back"
     return waited_s, f"{waited_s:.0f} s ago"
 
 
-def overdue_leaves(views: Mapping[int, JobView], now: float, yields: YieldPlan) -> list[Action]:
+def overdue_leaves(views: Mapping[int, JobView], now: float, yields: YieldPlan, rules: Rules) -> list[Action]:
     """Pilots that were asked to leave, and whose time to do so is over; at once on nodes that a hetjob is given.
     Where neither the main queue nor staff waits, a checkpoint may still be written within Slurm's KillWait."""
     actions: list[Action] = []
     for pilot in (p for _, view in sorted(views.items()) for p in view.unsettled if p.phase is PilotPhase.LEAVING):
         waited_s, ago = _asked(pilot, now)
-        if pilot.leave_by is not None and (now >= pilot.leave_by or waited_s == math.inf):
+        if pilot.leave_by is not None and (now >= pilot.leave_by or waited_s == inf):
             kill = pilot.leave_cause in KILLED_WHEN_LATE or pilot.node in yields.kept
             reason = f"asked to leave {ago} ({pilot.reason}) and still there{': killed' if kill else ''}"
             actions.append(RecyclePilot(pilot.job_id, pilot.id, pilot.node, reason, kill=kill))
         elif pilot.node in yields.at_once:
-            actions.append(_leaving_at_once(yields.at_once[pilot.node], pilot))
+            actions.append(leaving_for(pilot, yields, now, rules))
     return actions
 
 
@@ -152,7 +92,7 @@ def clear_away(draft: Draft) -> None:
             rest += [p.id for p in view.active]
         if rest:
             draft.give_up([CancelTasks(job_id, tuple(rest), f"job {job_id} is {view.phase.value}")])
-    overdue = overdue_leaves(draft.live, now, draft.yielding)
+    overdue = overdue_leaves(draft.live, now, draft.yielding, rules)
     draft.give_up(overdue + overdue_pilots(draft.live, draft.snapshot, now, rules))
 
 
@@ -164,7 +104,7 @@ def overdue_pilots(views: Mapping[int, JobView], snapshot: Snapshot, now: float,
     rows = {job.id: job for job in snapshot.jobs if job.id in released} if released else {}
     for pilot in unsettled:
         waited_s, ago = _asked(pilot, now)
-        if pilot.phase is PilotPhase.RELEASED and (pilot.since < snapshot.taken_at or waited_s == math.inf):
+        if pilot.phase is PilotPhase.RELEASED and (pilot.since < snapshot.taken_at or waited_s == inf):
             if not pilot.node:
                 actions.append(
                     RecyclePilot(pilot.job_id, pilot.id, "", f"not released by the daemon: {pilot.reason}")
@@ -190,42 +130,37 @@ Why = tuple[LeaveCause, str]
 
 def leave_what_must(draft: Draft) -> None:
     """End the pilots that cannot stay, each with those of its task."""
-    rules, now, wanted = draft.rules, draft.now, _wanted_nodes(draft)
+    rules, now = draft.rules, draft.now
     leaves: list[Action] = []
-    for _, view in sorted(draft.live.items()):
+    for job, staying in sorted(draft.staying.items()):
+        view = draft.live[job]
         of_job = _job_must_leave(view, draft.situation, rules)
-        for pilot in view.staying:
-            if pilot.id in draft.given_up:
-                continue
+        for pilot in staying:
             if pilot.id in draft.yielding.leave:
                 leaves.append(leaving_for(pilot, draft.yielding, now, rules))
-            elif must := _must_leave(pilot, view, of_job, wanted, draft):
+            elif must := _must_leave(pilot, view, of_job, draft):
                 cause, reason = must
-                closing = draft.holes.get(pilot.node) if cause is LeaveCause.HOLE_CLOSES else None
-                leaves.append(leaving(pilot, cause, now, rules, reason, closing))
+                closes = cause is LeaveCause.HOLE_CLOSES and pilot.node in draft.holes
+                until = draft.holes[pilot.node].until if closes else inf
+                leaves.append(leaving(pilot, cause, now, rules, reason, until=until))
     draft.give_up(leaves)
 
 
-def _wanted_nodes(draft: Draft) -> dict[str, Why]:
-    """Of the nodes that pilots hold those that an operator, staff or their hole's end takes, and why."""
-    now, rules, drained = draft.now, draft.rules, draft.situation.drained
-    found: dict[str, Why] = {}
-    for name in draft.held:
-        hole, node = draft.holes.get(name), draft.snapshot.node.get(name)
-        if name in drained:
-            found[name] = LeaveCause.OPERATOR, f"{name} is drained of pilots by an operator"
-        elif hole is not None:
-            if hole.until <= now + rules.margin_s + rules.leave_lead_s:
-                left_s = max(0.0, hole.until - now)
-                found[name] = LeaveCause.HOLE_CLOSES, f"{hole.reason} in {left_s:.0f} s"
-        elif node is not None and node.state in LEAVE_STATES:
-            found[name] = LeaveCause.NODE_WANTED, f"{name} is {node.state.value} {node.reason}".rstrip()
-        elif node is not None and rules.harvest_partition not in node.partitions:
-            found[name] = LeaveCause.NODE_WANTED, f"{name} is no longer in partition {rules.harvest_partition}"
-        elif not rules.may_harvest(name):
-            why = f"{name} is no longer one that may be harvested (pool.include, exclude)"
-            found[name] = LeaveCause.NODE_WANTED, why
-    return found
+def _node_is_wanted(name: str, draft: Draft) -> Why | None:
+    """That an operator, staff or the end of its hole takes a node that a pilot holds, and why."""
+    rules, hole, node = draft.rules, draft.holes.get(name), draft.snapshot.node.get(name)
+    if name in draft.situation.drained:
+        return LeaveCause.OPERATOR, f"{name} is drained of pilots by an operator"
+    if hole is not None:
+        why = f"{hole.reason} in {max(0.0, hole.until - draft.now):.0f} s"
+        soon = draft.now + rules.margin_s + rules.leave_lead_s
+        return (LeaveCause.HOLE_CLOSES, why) if hole.until <= soon else None
+    why = "" if rules.may_harvest(name) else f"{name} is no longer one that may be harvested (pool.include, exclude)"
+    if node is not None and node.state in LEAVE_STATES:
+        why = f"{name} is {node.state.value} {node.reason}".rstrip()
+    elif node is not None and rules.harvest_partition not in node.partitions:
+        why = f"{name} is no longer in partition {rules.harvest_partition}"
+    return (LeaveCause.NODE_WANTED, why) if why else None
 
 
 def _job_must_leave(view: JobView, situation: Situation, rules: Rules) -> Why | None:
@@ -235,24 +170,22 @@ def _job_must_leave(view: JobView, situation: Situation, rules: Rules) -> Why | 
         return LeaveCause.JOB_OVER, f"job {job} is held: {view.reason}"
     if job in situation.set_aside:
         return LeaveCause.SET_ASIDE, situation.set_aside[job]
-    idle_s = situation.now - max(view.turned_at, view.committed_at or 0.0, situation.up_since)
+    idle_s = situation.now - max(view.nodes_since, view.committed_at or 0.0, situation.up_since)
     if rules.idle_s and view.job.elastic is Elastic.LIVE and idle_s > rules.idle_s:
         why = f"job {job} has committed no step for {idle_s:.0f} s on its nodes (pilot.idle_minutes)"
         return LeaveCause.IDLE, why
     return None
 
 
-def _must_leave(
-    pilot: Pilot, view: JobView, of_job: Why | None, wanted: Mapping[str, Why], draft: Draft
-) -> Why | None:
+def _must_leave(pilot: Pilot, view: JobView, of_job: Why | None, draft: Draft) -> Why | None:
     """Why a pilot that no main job is given must leave all the same."""
     now, rules = draft.now, draft.rules
     if of_job and of_job[0] is not LeaveCause.IDLE:
         return of_job
     if pilot.unasked:
         return LeaveCause.UNASKED, "its task was not released by the daemon"
-    if pilot.node in wanted:
-        return wanted[pilot.node]
+    if wanted := _node_is_wanted(pilot.node, draft):
+        return wanted
     if pilot.ends_at is not None and pilot.ends_at - now <= rules.leave_lead_s:
         return LeaveCause.HOLE_CLOSES, f"its time limit ends in {max(0.0, pilot.ends_at - now):.0f} s"
     if of_job or pilot.idle_since is None or pilot.phase is not PilotPhase.RUNNING:
@@ -300,47 +233,3 @@ def leave_after_the_cycle(draft: Draft) -> None:
         if isinstance(action, LeavePilot) and action.cause in CAN_WAIT:
             draft.refuse(action.node, f"pilot {action.pilot} leaves later: {why}")
             draft.actions.remove(action)
-
-
-def termination(view: JobView, rules: Rules, spent_s: float = 0.0) -> tuple[JobCancelled | JobFailed, str] | None:
-    """How a job that cannot go on ends, and why; None for one that can. `spent_s`: node-seconds that it has used.
-
-    A pilot that ends before its worker is ready has a fault that the next one has too (a wrong path, a missing
-    module): trying on would consume the whole array.
-    """
-    job, again = view.job, "submit it again, and it goes on from its last save"
-    if view.array_gone and not view.pilots and not view.phase.is_over:
-        return JobFailed(), f"{view.array_gone}: submit it again"
-    if view.phase not in (JobPhase.QUEUED, JobPhase.RUNNING, JobPhase.HELD) or not view.pilots:
-        return None
-    least = max(1, job.min_nodes)
-    if job.budget_node_s is not None and not view.active and spent_s > 0:
-        left = max(0.0, job.budget_node_s - spent_s)
-        if affordable_nodes(left, rules.horizon_s) < least:
-            spent = f"its budget of {job.budget_node_s / 3600:.4g} node-hours is spent"
-            return JobCancelled(), f"{spent}: what is left, {left / 3600:.2g}, is too little for its fewest nodes"
-    if view.failures >= rules.max_failures:
-        failed = [p for p in view.pilots.values() if p.ended_as is not None]
-        last = max(failed, key=lambda p: (p.since, p.id))
-        output = f"slurm-{last.task}.out in the folder of the submission"
-        if job.output:
-            output = output_file(job.output[-1], last.task, job.name, job.user)
-        in_a_row = f"{view.failures} pilots in a row ended before their worker was ready ({last.reason})"
-        return JobFailed(), f"{in_a_row}: see {output}"
-    if view.active or view.held_count * rules.max_nodes >= least:
-        return None
-    tasks = [p for p in view.pilots.values() if not p.is_part]
-    if view.held_count:  # only a living worker can submit more
-        few = f"{view.held_count} of its {len(tasks)} tasks are left, too few for its fewest nodes, {job.min_nodes}"
-        return JobFailed(), f"{few}: {again}"
-    last = max(tasks, key=lambda pilot: pilot.since)
-    if last.ended_as is SlurmState.CANCELLED:  # (an earlier one may have been cancelled for itself)
-        return JobCancelled(), "its array was cancelled in Slurm"
-    ends = [p.ended_as for p in tasks]
-    if last.ended_as is SlurmState.UNKNOWN:
-        return JobFailed(), (
-            f"Slurm no longer knows its tasks ({ends.count(last.ended_as)} of {len(ends)}): slurmctld was killed "
-            f"before it had saved them, or they ended while nobody looked: {again}"
-        )
-    consumed = ", ".join(f"{ends.count(state)} {state.value}" for state in SlurmState if state in ends)
-    return JobFailed(), f"no held task is left (of {len(ends)}: {consumed}): {again}"

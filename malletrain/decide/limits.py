@@ -1,5 +1,5 @@
-"""Who may have how many nodes, whatever training gains: a site's limits, budgets, turns of jobs that wait too long,
-deadlines, and jobs that keep one size.
+"""Who may have how many nodes, whatever training gains: a site's limits, budgets, and turns of jobs that wait too
+long.
 
 What is left of a budget, R node-seconds, bounds the nodes of its jobs together over the horizon T,
 sum_j k_j <= floor(R / T): it is never overspent, and nothing runs on it when less than one node for one horizon is
@@ -16,21 +16,18 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.decide.demand import done_s, due_of, left_s
-from malletrain.decide.rules import AccountBudget, Rules
+from malletrain.decide.rules import Rules
 from malletrain.domain.decision import Refusal
-from malletrain.domain.job import Curve, Elastic, JobView, MalleableJob, ScriptCheck, ScriptVerdict
+from malletrain.domain.job import JobView
 from malletrain.sizing.constraints import cap, guaranteed_share, resource_cap
-from malletrain.sizing.deadlines import MIN_PROBABILITY, deadline_guarantees, satisfactory_share
-from malletrain.sizing.policy import Need, Policy
 from malletrain.sizing.problem import ArrivingWork, Constraint, JobDemand, LinearLimit, NodeBudget
 from malletrain.sizing.values import permitted_sizes
 
@@ -130,12 +127,11 @@ class BudgetTerms(NamedTuple):
 
 
 def budgets_for(
-    budgets: Sequence[AccountBudget], spent: NodeTimeSpent, views: Mapping[int, JobView],
-    demands: Sequence[JobDemand], horizon_s: float, now: float,
-) -> BudgetTerms:  # fmt: skip
+    rules: Rules, spent: NodeTimeSpent, views: Mapping[int, JobView], demands: Sequence[JobDemand], now: float
+) -> BudgetTerms:
     """The budgets of the jobs that want nodes now."""
     found: list[tuple[str, list[JobDemand], float, str, tuple[float, tuple[ArrivingWork, ...]] | None]] = []
-    for budget in budgets:
+    for budget in rules.budgets:
         mine = [demand for demand in demands if views[int(demand.id)].job.account in budget.accounts]
         left, end = max(0.0, budget.node_s - spent.by_budget.get(budget.name, 0.0)), budget.period.end(now)
         anew = f"a {budget.period}, anew on {datetime.fromtimestamp(end, UTC):%Y-%m-%d}"
@@ -151,10 +147,10 @@ def budgets_for(
     rest: list[NodeBudget] = []
     spent_up: list[Refusal] = []
     for name, mine, left, what, period in found:
-        ids, most = [demand.id for demand in mine], affordable_nodes(left, horizon_s)
+        ids, most = [demand.id for demand in mine], affordable_nodes(left, rules.horizon_s)
         if not mine:
             continue
-        work = {demand.id: work_left_s(views[int(demand.id)], horizon_s) for demand in mine}
+        work = {demand.id: work_left_s(views[int(demand.id)], rules.horizon_s) for demand in mine}
         rest.append(NodeBudget(name, frozenset(ids), left, work, *(period or ())))
         if most < sum(demand.max for demand in mine):
             caps.append(cap(f"{name} ({left / 3600:.4g} of {what}, left)", ids, most))
@@ -166,8 +162,8 @@ def budgets_for(
 def work_left_s(view: JobView, least_s: float) -> float:
     """Seconds that the job's remaining work takes on one node. Where it is not known, as long as it has trained (of
     what has lasted long more is left: Lindy's law), at least `least_s`."""
-    left = left_s(view)
-    return max(least_s, done_s(view) if view.curve else 0.0) if left is None else left
+    left = view.left_s
+    return max(least_s, view.done_s if view.curve else 0.0) if left is None else left
 
 
 def affordable_nodes(left_s: float, horizon_s: float) -> int:
@@ -182,7 +178,7 @@ class Waits(NamedTuple):
     job: NDArray[np.int64]
     keeps: NDArray[np.bool_]
     has: NDArray[np.bool_]
-    turned_at: NDArray[np.float64]
+    nodes_since: NDArray[np.float64]
     waited_s: NDArray[np.float64]
 
 
@@ -191,12 +187,12 @@ def on_turn_or_starving(
 ) -> frozenset[int]:
     """The jobs that must have nodes now: on their turn, then the longest waiting, as long as their fewest fit.
     `fewest(job, left)`: the fewest nodes that it may have of `left`; 0 where it may have none."""
-    since = now - waits.turned_at
+    since = now - waits.nodes_since
     on_turn = waits.keeps & (waits.waited_s >= max_wait_s) & (since < turn_s)
     starving = ~waits.keeps & ~waits.has & (since >= max_wait_s)
-    jobs, turned_at = waits.job.tolist(), waits.turned_at.tolist()
+    jobs, nodes_since = waits.job.tolist(), waits.nodes_since.tolist()
     claims = [(False, -float(since[i]), jobs[i]) for i in on_turn.nonzero()[0].tolist()]
-    claims += [(True, turned_at[i], jobs[i]) for i in starving.nonzero()[0].tolist()]
+    claims += [(True, nodes_since[i], jobs[i]) for i in starving.nonzero()[0].tolist()]
     found, left = set(), nodes
     for _, _, job in sorted(claims):
         if least := fewest(job, left):
@@ -217,7 +213,7 @@ def starving_jobs(
         np.array(list(by_job), np.int64),
         np.array([demand.current > 0 for demand in demands], np.bool_),
         np.array([bool(view.active) for view in mine], np.bool_),
-        np.array([view.turned_at for view in mine], np.float64),
+        np.array([view.nodes_since for view in mine], np.float64),
         np.array([view.waited_s for view in mine], np.float64),
     )
 
@@ -225,66 +221,3 @@ def starving_jobs(
         return int(permitted_sizes(by_job[job], left)[1:2].sum())
 
     return on_turn_or_starving(waits, nodes, now, rules.max_wait_s, rules.turn_s, fewest)
-
-
-#: The shortest observation of the pool from which its supply of nodes is estimated (s).
-MIN_OBSERVED_S = 6 * 3600.0
-
-
-def admission_refusal(
-    wanted: JobView, others: Iterable[JobView], supply: Sequence[int], seen_s: float, now: float, policy: Policy
-) -> str:
-    """Why `wanted`, whose job has a deadline, is not taken beside the `others` that are not over; '' where it is.
-    `supply`: equally likely numbers of nodes, from `seen_s` seconds of watching; `policy`: what sizes jobs here."""
-    job = wanted.job
-    if Need.DEADLINES not in policy.needs:
-        return f"this site keeps no deadlines (its sizing.policy is {policy.name}): leave --deadline out"
-    if job.total_samples is None or job.given_curve is None:
-        return "a deadline needs to know the work and the speed: give --total-samples and --curve too"
-    if seen_s < MIN_OBSERVED_S:
-        least = MIN_OBSERVED_S / 3600
-        return f"the idle nodes have been watched for {seen_s / 3600:.1f} h only, {least:.0f} h are needed"
-    mine = _demand(wanted, now)
-    share = satisfactory_share(mine)
-    if share is None:
-        return f"it would be late on {job.max_nodes} nodes too: it needs more nodes, or more time"
-    earlier = [_demand(view, now) for view in others if view.job.deadline is not None]
-    before = {each.job for each in deadline_guarantees(earlier, supply, 0, MIN_PROBABILITY)}
-    found = {each.job for each in deadline_guarantees([*earlier, mine], supply, 0, MIN_PROBABILITY)}
-    if job.id in found:
-        broken = sorted(before - found, key=str)
-        return f"it needs {share} nodes until then, which are promised to job {broken[0]}" if broken else ""
-    chance = f"a chance of {MIN_PROBABILITY:.0%}"
-    return f"it needs {share} nodes until then, more than are idle with {chance} and not promised: give it more time"
-
-
-def _demand(view: JobView, now: float) -> JobDemand:
-    """The job as far as its deadline goes: whatever tasks it has now, it may have more."""
-    job = view.job
-    curve = (view.curve or job.given_curve or Curve.linear(job.max_nodes)).over_one()
-    return JobDemand(
-        id=job.id, current=len(view.staying), min=job.min_nodes, max=job.max_nodes, curve=curve, sizes=job.sizes,
-        activate_s=view.costs.start_s + view.costs.activate_s, due=due_of(view, now),
-    )  # fmt: skip
-
-
-def keeps_its_size(job: MalleableJob, check: ScriptCheck | None) -> bool:
-    """Whether no worker of the job may join or leave while it trains: `malletrain check` has found that the script
-    trains otherwise then, and its owner did not submit it with `--trust`."""
-    resizes = job.elastic is Elastic.LIVE and not job.trusted
-    return resizes and check is not None and check.verdict is ScriptVerdict.DIFFERENT
-
-
-def terms_of(job: MalleableJob, check: ScriptCheck | None) -> MalleableJob:
-    """The job as it may be given nodes: as its owner asked for it, or as many as it keeps."""
-    if check is None or not keeps_its_size(job, check):
-        return job
-    size = size_kept(check.nodes, job.min_nodes, job.max_nodes, job.sizes)
-    return replace(job, min_nodes=size, max_nodes=size, sizes=())
-
-
-def size_kept(nodes: int, least: int, most: int, sizes: Sequence[int]) -> int:
-    """The size that a job keeps that trains on `nodes` nodes now: these where it may have them, else its fewest."""
-    if nodes and least <= nodes <= most and (not sizes or nodes in sizes):
-        return nodes
-    return min(sizes, default=least)

@@ -3,8 +3,8 @@
 slurmctld tries a blocked main job once for each pilot, however many nodes that holds (`_run_now` in
 src/plugins/select/cons_common/job_test.c of Slurm 22.05, in cons_tres since): wider pilots are what a cap on their
 number leaves. The price is that the nodes come and go as one, so only nodes are put together that are alike and whose
-holes end at the same time; sizing is offered no size that would break a task up (`whole_sizes`); and a main job that
-wants one of the nodes is weighed against the loss of all.
+holes end at the same time; sizing is offered no size that would break a task up (`malletrain.sizing.whole_tasks`);
+and a main job that wants one of the nodes is weighed against the loss of all.
 
 A pilot holds as few nodes as let the pilots that there may be hold all that can be harvested, since narrow ones
 follow the main queue more closely. Jobs grow by whole pilots: by single nodes, each step would take a pilot of the
@@ -14,19 +14,18 @@ cap, which would leave most nodes idle (docs/figures.md, "Caps on pilots").
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from typing import TypeVar
 
-from malletrain.domain.decision import Action, Hole, LeaveCause, LeavePilot, RecyclePilot
+from malletrain.decide.rules import Rules
+from malletrain.domain.decision import Action, Hole, LeavePilot, RecyclePilot
 from malletrain.domain.job import JobView, Pilot, PilotPhase, task_of
 from malletrain.domain.snapshot import Snapshot
 
 #: Nodes and tasks go by name in decisions, by number in replay.
 Name = TypeVar("Name", int, str)
-Task = TypeVar("Task", bound=Hashable)
 
 #: Widths that pilots have, in nodes. Few, and at most a quarter apart: a width that follows each node that comes or
 #: goes would move the sizes of all jobs with it.
@@ -47,28 +46,33 @@ WIDER_TIMES, LEAST_STAY_S = 2, 300.0
 LOOKS_TO_HOLD_ALL = 6
 
 
-def pilot_width(held: int, free: int, pilots: int, *, max_pilots: int, max_starts: int, max_nodes: int) -> int:
+def pilot_width(held: int, free: int, pilots: int, widest_job: int, rules: Rules) -> int:
     """How many nodes a pilot that starts now holds, where there are enough that are alike.
 
-    `held`: nodes that `pilots` pilots hold, each counted once however wide; `free`: nodes that could be held besides.
-    `max_pilots`, `max_starts`, `max_nodes`: as in `Rules`. Narrow pilots that are there already leave fewer, and so
-    wider ones to come; while a quarter of all may still start, what is free may be held by one that is narrower.
+    `held`: nodes that `pilots` pilots hold, each counted once however wide; `free`: nodes that could be held besides;
+    `widest_job`: most nodes of any. Narrow pilots that are there already leave fewer, and so wider ones to come;
+    while a quarter of all may still start, what is free may be held by one that is narrower.
     """
+    max_nodes, max_pilots = min(rules.max_nodes, widest_job), rules.max_pilots
     if max_nodes <= 1:
         return 1
     alike = math.ceil((held + free) / max(1, max_pilots))
     least = max(alike, min(MOST_TIMES_ALIKE * alike, math.ceil(free / max(1, max_pilots - pilots))))
-    if max_starts:
-        least = max(least, math.ceil(free / (LOOKS_TO_HOLD_ALL * max_starts)))
+    if rules.max_starts:
+        least = max(least, math.ceil(free / (LOOKS_TO_HOLD_ALL * rules.max_starts)))
     if pilots < SPARE_SHARE * max_pilots:
         least = min(least, max(1, free))
     return min(max_nodes, next((width for width in WIDTHS if width >= least), max_nodes))
 
 
 def make_room(
-    pilots: Iterable[tuple[int, float, Name, Name]], free: Sequence[int], lacking: Sequence[int], room: int,
-    width: int, now: float,
-) -> tuple[int, list[Name]]:  # fmt: skip
+    pilots: Iterable[tuple[int, float, Name, Name]],
+    free: Sequence[int],
+    lacking: Sequence[int],
+    room: int,
+    width: int,
+    now: float,
+) -> tuple[int, list[Name]]:
     """The fewest nodes of a pilot that starts now, and the tasks that leave so that wider ones can start: the
     narrowest first, then those that are there longest; none that is new, or not less than half as wide.
 
@@ -89,56 +93,6 @@ def make_room(
     return starts[max(1, room) - 1] if len(starts) > room else 1, going
 
 
-def task_numbers(alike: Iterable[Hashable], most: int) -> list[int]:
-    """For each node, best first, the number of its task-to-be, in the order of each one's first node: nodes that are
-    `alike` come together, `most` of them at most."""
-    open_at: dict[Hashable, tuple[int, int]] = {}
-    found: list[int] = []
-    tasks = 0
-    for key in alike:
-        at, held = open_at.get(key, (-1, most))
-        if held >= most:
-            at, held, tasks = tasks, 0, tasks + 1
-        open_at[key] = at, held + 1
-        found.append(at)
-    return found
-
-
-def tasks_kept(tasks: Iterable[Task], size: int) -> set[Task]:
-    """Of the tasks of a job's nodes, best first, those that it keeps to hold at most `size` nodes, as many as can be,
-    without breaking one up."""
-    reached: dict[int, tuple[Task, ...]] = {0: ()}
-    for task, width in Counter(tasks).items():
-        for nodes in sorted(reached, reverse=True):
-            if nodes + width <= size and nodes + width not in reached:
-                reached[nodes + width] = (*reached[nodes], task)
-    return set(reached[max(reached)])
-
-
-def unbroken_sizes(
-    widths: Sequence[int], least: int, most: int, width: int, sizes: tuple[int, ...] = (), narrowest: int = 1
-) -> tuple[int, ...]:
-    """The sizes, ascending, that a job with tasks of these `widths` can take without breaking one up: sums of some of
-    them, and all of them and more pilots of `width` nodes.
-
-    `least` to `most`: its bounds, where the most is also what it has tasks for; `sizes`: those that its script
-    allows, where not all; `narrowest`: the fewest nodes of a pilot of a job that has some. A job that no whole pilot
-    fits into may have its most, or of `sizes` any, unless that takes a pilot that is too narrow.
-    """
-    sums, held = {0}, sum(widths)
-    for own in widths:
-        sums |= {size + own for size in sums}
-    below = tuple(n for n in sorted(sums) if least <= n <= min(held, most) and (not sizes or n in sizes))
-    if held and most - held < narrowest:
-        return below
-    step = max(1, min(width, most - held))
-    if sizes:
-        larger = tuple(size for size in sizes if held < size <= most and size >= least)
-        return below + (tuple(size for size in larger if size - held >= step) or larger)
-    grown = tuple(size for size in range(held + step, most + 1, step) if size >= least)
-    return below + (grown or ((most,) if most > held and most >= least else ()))
-
-
 def count_tasks(pilots: Mapping[int, Sequence[Pilot]]) -> int:
     """How many Slurm tasks these pilots are."""
     return len({pilot.task for each in pilots.values() for pilot in each})
@@ -146,8 +100,7 @@ def count_tasks(pilots: Mapping[int, Sequence[Pilot]]) -> int:
 
 def startable(free: Sequence[Hole], tasks: int, width: int, snapshot: Snapshot) -> list[Hole]:
     """Of `free`, best first, those that so many more tasks of `width` nodes can hold."""
-    groups = task_groups(free, width, snapshot)[: max(0, tasks)]
-    held = {hole.node for group in groups for hole in group}
+    held = {hole.node for group in task_groups(free, width, snapshot)[: max(0, tasks)] for hole in group}
     return [hole for hole in free if hole.node in held]
 
 
@@ -156,33 +109,16 @@ def task_groups(holes: Sequence[Hole], most: int, snapshot: Snapshot) -> list[tu
     hardware and features whose holes end at the same time. Those that became idle together stand side by side."""
     if most <= 1:
         return [(hole,) for hole in holes]
-    nodes = (snapshot.node[hole.node] for hole in holes)
-    alike = ((h.until, n.cpus, n.memory_mib, n.gres, n.features) for h, n in zip(holes, nodes, strict=True))
-    groups: dict[int, tuple[Hole, ...]] = {}
-    for hole, number in zip(holes, task_numbers(alike, most), strict=True):
-        groups[number] = (*groups.get(number, ()), hole)
-    return list(groups.values())
-
-
-def whole_sizes(
-    pilots: Sequence[Pilot], least: int, most: int, sizes: tuple[int, ...], width: int = 1, narrowest: int = 1
-) -> tuple[int, ...]:
-    """The sizes that a job on `pilots` can take without breaking up a task, of those that it may have (`least` to
-    `most`, in `sizes` unless that is empty), and growing by tasks of `width` nodes, or of `narrowest` at least;
-    `sizes` as it is where no task holds several nodes and none is to."""
-    if width <= 1 and not any(pilot.is_part for pilot in pilots):
-        return sizes
-    widths = Counter(pilot.task for pilot in pilots)
-    # An empty tuple would mean any size: this one is no size at all.
-    return unbroken_sizes(tuple(widths.values()), least, most, width, sizes, narrowest) or (0,)
-
-
-def keep_whole_tasks(ranked: Sequence[Pilot], size: int) -> tuple[Pilot, ...]:
-    """Of `ranked`, best first, pilots for at most `size` nodes, as many as can be without breaking up a task."""
-    if not any(pilot.is_part for pilot in ranked):
-        return tuple(ranked[:size])
-    kept = tasks_kept((pilot.task for pilot in ranked), size)
-    return tuple(pilot for pilot in ranked if pilot.task in kept)
+    groups: list[list[Hole]] = []
+    open_to: dict[Hashable, list[Hole]] = {}
+    for hole in holes:
+        node = snapshot.node[hole.node]
+        alike = hole.until, node.cpus, node.memory_mib, node.gres, node.features
+        if len(open_to.get(alike, ())) in (0, most):
+            open_to[alike] = []
+            groups.append(open_to[alike])
+        open_to[alike].append(hole)
+    return [tuple(group) for group in groups]
 
 
 def with_co_allocated(actions: Iterable[Action], views: Mapping[int, JobView]) -> list[Action]:
@@ -206,18 +142,3 @@ def co_allocated(pilot: str, view: JobView) -> tuple[Pilot, ...]:
     if not view.co_allocated:
         return ()
     return tuple(each for each in view.co_allocated.get(task_of(pilot), ()) if each.id != pilot)
-
-
-def after_loss(pilot: Pilot, view: JobView, *, left: bool, reason: str, deadline: float) -> list[Action]:
-    """What follows for a task of several nodes when the worker of one of its pilots is gone: those on its other nodes
-    are asked to leave, by `deadline`; when none is there any more, and the last `left` in order (one that was lost
-    may be only silent), the nodes are given back."""
-    others = co_allocated(pilot.id, view)
-    if any(other.ready for other in others):
-        why, cause = f"the worker of {pilot.id} on {pilot.node} is gone: {reason}", LeaveCause.CO_ALLOCATED_GONE
-        here = PilotPhase.RUNNING, PilotPhase.RELEASED  # a look may show the start after the worker was heard
-        going = [each for each in others if each.ready and each.phase in here]
-        return [LeavePilot(each.job_id, each.id, each.node, cause, deadline, why) for each in going]
-    running = PilotPhase.RUNNING, PilotPhase.LEAVING
-    back = [each for each in (pilot, *others) if left and each.phase in running]
-    return [RecyclePilot(each.job_id, each.id, each.node, reason) for each in back]

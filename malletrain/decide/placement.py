@@ -7,15 +7,20 @@ whose nodes cost most to start choose first. Finer rules for who gets which hole
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from operator import attrgetter
+from typing import TypeVar
 
 from malletrain.decide.draft import Draft, Unfit
-from malletrain.decide.multi_node_pilots import keep_whole_tasks
+from malletrain.decide.holes import best_first, leaves_first, rank
 from malletrain.domain.decision import Hole
 from malletrain.domain.job import Pilot
 from malletrain.domain.requirements import Requirements
+from malletrain.sizing.whole_tasks import keep_whole_tasks
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +37,25 @@ class Placement:
     spoken_for: set[str] = field(default_factory=set)  #: nodes that pilots leave, for such a job
 
 
-def rank(hole: Hole, weight: int) -> tuple[float, int, float, str]:
-    """The order in which holes are taken: the longest first; of those that last as long the one whose node Slurm
-    prefers least, by its Weight; then cohorts side by side."""
-    return -hole.until, -weight, hole.cohort or 0.0, hole.node
-
-
-def cohort_to_take(cohorts: Sequence[tuple[float | None, int]], own: Collection[float | None], wanted: int) -> int:
-    """Which of the cohorts, each with how many nodes it has, a job takes `wanted` nodes of: one that it has nodes of
-    (`own`), then the smallest that has enough, or the largest."""
-    places = [at for at, (cohort, _) in enumerate(cohorts) if cohort in own] or range(len(cohorts))
-    enough = [at for at in places if cohorts[at][1] >= wanted]
-    return min(enough, key=lambda at: cohorts[at][1]) if enough else max(places, key=lambda at: cohorts[at][1])
+def take_cohorts(
+    groups: list[tuple[float | None, list[T]]], own: Iterable[float | None], wanted: int, leaf_of: Callable[[T], str]
+) -> list[T]:
+    """Up to `wanted` nodes, which the `groups` lose, each a cohort and its nodes: cohorts that the job has nodes of
+    (`own`), then as few others as will do, of these the smallest that has enough, or the largest; of each the nodes
+    on few leaf switches."""
+    taken: list[T] = []
+    mine = set(own) - {None}
+    while groups and len(taken) < wanted:
+        left = wanted - len(taken)
+        among = [each for each in groups if each[0] in mine] or groups
+        group = min(among, key=lambda each: (len(each[1]) < left, abs(len(each[1]) - left)))
+        nodes = leaves_first(group[1], left, leaf_of)
+        taken += nodes[:left]
+        group[1][:] = nodes[left:]
+        mine |= {group[0]} - {None}
+        if not group[1]:
+            groups.remove(group)
+    return taken
 
 
 def place(draft: Draft, sizes: Mapping[int, int]) -> Placement:
@@ -51,13 +63,13 @@ def place(draft: Draft, sizes: Mapping[int, int]) -> Placement:
 
     Jobs that can have the fewest nodes choose first, then those whose nodes cost most to start, then the lower id.
     """
-    pool, unfit, jobs = _Pool(draft), {job: each.nodes for job, each in draft.unfit.items()}, draft.live
+    pool, jobs = _Pool(draft), draft.live
     keep = {job: tuple(draft.staying.get(job, ())) for job in sorted(sizes)}
     found = Placement(keep, dict.fromkeys(keep, ()), dict.fromkeys(keep, ()))
     slow = {each.pilot for workers in draft.situation.slow.values() for each in workers}
-    parts = {job: _parts(draft, sizes[job], keep[job], draft.classes.get(job, {})) for job in keep}
+    parts = {job: _parts(draft, job, sizes[job], keep[job]) for job in keep}
     changed = [j for j in keep if any(n != len(_of_class(draft, keep[j], name)) for name, n in parts[j])]
-    choosy = [unfit[job] for job in changed if job in unfit and sizes[job] > len(keep[job])]
+    choosy = [draft.barred(job) for job in changed if job in draft.unfit and sizes[job] > len(keep[job])]
 
     def last_to_go(pilot: Pilot) -> tuple[object, ...]:
         # A pilot that trains is worth more than one that Slurm has not started; the sooner it ends, the less.
@@ -65,7 +77,7 @@ def place(draft: Draft, sizes: Mapping[int, int]) -> Placement:
         wanted, is_slow = any(pilot.node not in nodes for nodes in choosy), pilot.id in slow
         return is_slow, pilot.started_at is None, wanted, -(pilot.ends_at or 0.0), pilot.node, pilot.id
 
-    for job in sorted(changed, key=lambda j: (-len(unfit.get(j, ())), -jobs[j].costs.activate_s, j)):
+    for job in sorted(changed, key=lambda j: (-len(draft.barred(j)), -jobs[j].costs.activate_s, j)):
         kept: list[Pilot] = []
         for name, size in parts[job]:
             mine = _of_class(draft, keep[job], name)
@@ -76,20 +88,21 @@ def place(draft: Draft, sizes: Mapping[int, int]) -> Placement:
                 found.drop[job] += tuple(pilot for pilot in ranked if pilot.id not in left)
             kept += mine
         keep[job] = tuple(kept)
-        own = {draft.holes[pilot.node].cohort for pilot in kept if pilot.node in draft.holes}
+        own = frozenset(draft.holes[pilot.node].cohort for pilot in kept if pilot.node in draft.holes)
         for name, size in parts[job]:
             wanted = size - len(_of_class(draft, kept, name))
             taken = pool.take(job, wanted, own, name)
             found.take[job] += tuple(taken)
             if wanted > len(taken):
                 found.short[job] = found.short.get(job, 0) + wanted - len(taken)
-    for job in sorted(found.short.keys() & unfit.keys()):
-        _make_way(found, job, unfit[job], draft, pool)
+    for job in sorted(found.short.keys() & draft.unfit.keys()):
+        _make_way(found, job, draft, pool)
     return found
 
 
-def _make_way(found: Placement, job: int, unfit: Collection[str], draft: Draft, pool: _Pool) -> None:
+def _make_way(found: Placement, job: int, draft: Draft, pool: _Pool) -> None:
     """Nodes that a short job can have are given up for free ones, which it cannot have."""
+    unfit = draft.barred(job)
     going = {*draft.coming, *(pilot.node for pilots in found.drop.values() for pilot in pilots)} - found.spoken_for
     usable = sorted(going.difference(unfit))[: found.short[job]]
     found.spoken_for.update(usable)
@@ -113,11 +126,9 @@ def _of_class(draft: Draft, pilots: Sequence[Pilot], name: str | None) -> list[P
     return [pilot for pilot in pilots if name is None or draft.class_of.get(pilot.node) == name]
 
 
-def _parts(
-    draft: Draft, size: int, keep: Sequence[Pilot], of_classes: Mapping[str, int]
-) -> list[tuple[str | None, int]]:
+def _parts(draft: Draft, job: int, size: int, keep: Sequence[Pilot]) -> list[tuple[str | None, int]]:
     """How many nodes of which class a job is to have; of any class where that is not said."""
-    class_of = draft.class_of
+    class_of, of_classes = draft.class_of, draft.classes.get(job, {})
     if not class_of or (size and sum(of_classes.values()) != size) or any(p.node not in class_of for p in keep):
         return [(None, size)]
     return [(name, of_classes.get(name, 0)) for name in sorted(set(class_of.values()))]
@@ -161,31 +172,28 @@ class _Pool:
     """Free holes, best first."""
 
     def __init__(self, draft: Draft) -> None:
-        node = draft.snapshot.node
-        ranks = [(rank(hole, node[hole.node].weight), hole) for hole in draft.free]
-        self._free, self._draft = sorted(ranks, key=lambda ranked: ranked[0]), draft
+        self._free, self._draft = best_first(draft.free, draft.snapshot), draft
 
-    def take(self, job: int, wanted: int, own: Collection[float | None] = (), name: str | None = None) -> list[Hole]:
+    def take(
+        self, job: int, wanted: int, own: frozenset[float | None] = frozenset(), name: str | None = None
+    ) -> list[Hole]:
         """Up to `wanted` holes that the job may have, of the class `name`: of those about equally good, cohorts of
         nodes that it has (`own`), then from as few cohorts as will do, each the smallest that does."""
-        draft, taken, mine = self._draft, list[Hole](), {*own} - {None}
-        barred = {*draft.situation.avoided.get(job, ()), *(draft.unfit[job].nodes if job in draft.unfit else ())}
+        draft, taken = self._draft, list[Hole]()
+        barred = {*draft.situation.avoided.get(job, ()), *draft.barred(job)}
         if name is not None:
             barred |= {node for node, other in draft.class_of.items() if other != name}
-        may = (each for each in self._free if each[1].node not in barred) if wanted > 0 else ()
-        for _, alike in groupby(may, key=lambda ranked: ranked[0][:2]):
-            groups = [list(group) for _, group in groupby((hole for _, hole in alike), key=lambda hole: hole.cohort)]
-            while groups and len(taken) < wanted:
-                left = wanted - len(taken)
-                at = cohort_to_take([(group[0].cohort, len(group)) for group in groups], mine, left)
-                mine = (mine | {groups[at][0].cohort}) - {None}
-                taken += groups[at][:left]
-                del groups[at][:left]
-                if not groups[at]:
-                    del groups[at]
+
+        def leaf_of(hole: Hole) -> str:
+            return draft.snapshot.leaves.get(hole.node, "")
+
+        may = (hole for hole in self._free if hole.node not in barred) if wanted > 0 else ()
+        for _, alike in groupby(may, key=lambda hole: rank(hole, draft.snapshot.node[hole.node].weight)[:2]):
+            groups = [(cohort, list(group)) for cohort, group in groupby(alike, key=attrgetter("cohort"))]
+            taken += take_cohorts(groups, own | {hole.cohort for hole in taken}, wanted - len(taken), leaf_of)
             if len(taken) >= wanted:
                 break
         if taken:
             gone = {hole.node for hole in taken}
-            self._free = [each for each in self._free if each[1].node not in gone]
+            self._free = [hole for hole in self._free if hole.node not in gone]
         return taken

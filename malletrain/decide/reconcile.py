@@ -6,6 +6,7 @@ A node that another job still holds is never handed over: its taker waits for th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 
 from malletrain.decide.draft import Draft
 from malletrain.decide.holes import cut_end, pilot_limit_s
@@ -13,7 +14,7 @@ from malletrain.decide.leaving import leaving
 from malletrain.decide.multi_node_pilots import co_allocated, count_tasks, task_groups
 from malletrain.decide.placement import Placement
 from malletrain.decide.rules import Rules
-from malletrain.domain.decision import Action, CutLimit, Hole, LeaveCause, Refusal, StartPilot, Stray, TopUp
+from malletrain.domain.decision import Action, CutLimit, Hole, LeaveCause, StartPilot, Stray, TopUp
 from malletrain.domain.job import JobView, PilotPhase, pilot_name
 from malletrain.domain.snapshot import SlurmJob, SlurmState, Snapshot
 
@@ -21,11 +22,10 @@ from malletrain.domain.snapshot import SlurmJob, SlurmState, Snapshot
 SLOW_MAIN_CYCLE_S = 0.5
 
 
-def start_and_leave(draft: Draft, placement: Placement) -> list[Refusal]:
+def start_and_leave(draft: Draft, placement: Placement) -> None:
     """Leaves first (they free nodes), then starts on nodes that the snapshot shows free, replacements before all
     others; what cannot be started is refused."""
     snapshot, now, rules = draft.snapshot, draft.now, draft.rules
-    refusals: list[Refusal] = []
     for job_id, pilots in sorted(placement.drop.items()):
         size = len(placement.keep[job_id]) + len(placement.take[job_id])
         for pilot in pilots:
@@ -36,14 +36,14 @@ def start_and_leave(draft: Draft, placement: Placement) -> list[Refusal]:
     draft.actions += draft.replacements
     used, begun = {start.pilot for start in draft.replacements}, len(draft.replacements)
     for job_id, holes in sorted(placement.take.items()):
-        subject, tasks = f"job {job_id}", [task.id for task in draft.live[job_id].held if task.id not in used]
-        if holes and subject in draft.situation.resting:
-            refusals.append(Refusal(subject, draft.situation.resting[subject]))
+        tasks = [task.id for task in draft.live[job_id].held if task.id not in used]
+        if holes and (rests := draft.situation.resting.get(f"job {job_id}")):
+            draft.refuse(job_id, rests)
             continue
         for group in task_groups(holes, draft.width, snapshot):
             free = [hole for hole in group if snapshot.is_free(hole.node)]
             names = ", ".join(hole.node for hole in free)
-            refusals += [Refusal(subject, f"{hole.node} is not free yet") for hole in group if hole not in free]
+            draft.refuse(job_id, *(f"{hole.node} is not free yet" for hole in group if hole not in free))
             if not free:
                 continue
             if begun >= most:
@@ -59,17 +59,14 @@ def start_and_leave(draft: Draft, placement: Placement) -> list[Refusal]:
                     draft.actions.append(StartPilot(job_id, pilot_name(task, part), hole.node, limit, reason))
                 begun += 1
                 continue
-            refusals.append(Refusal(subject, why))
+            draft.refuse(job_id, why)
     for job_id, lacking in sorted(placement.short.items()):
-        refusals.append(Refusal(f"job {job_id}", f"waits for {lacking} nodes that others are leaving"))
-    return refusals
+        draft.refuse(job_id, f"waits for {lacking} nodes that others are leaving")
 
 
 def starts_at_once(max_starts: int, *, slow: bool = False) -> float:
     """How many pilots may start at one look: a fifth of the usual while slurmctld's cycles are `slow`."""
-    if not max_starts:
-        return float("inf")
-    return max(1, max_starts // 5) if slow else max_starts
+    return max(1, max_starts // 5) if slow and max_starts else max_starts or inf
 
 
 def limit_cuts(views: Mapping[int, JobView], holes: Mapping[str, Hole], now: float, rules: Rules) -> list[CutLimit]:

@@ -6,46 +6,51 @@ once that worker is ready, so the job never trains on fewer nodes. Each job repl
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
+from operator import is_
 
-from malletrain.decide.demand import (
-    change_interval_s,
-    due_of,
-    explored,
-    least_on,
-    may_train,
-    on_classes,
-    profile_of,
-    rest_s,
-)
-from malletrain.decide.draft import Decided, Draft, ProbeEvent, Situation
+from malletrain.decide.draft import Decided, Draft, Situation
 from malletrain.decide.holes import pilot_limit_s
 from malletrain.decide.leaving import leaving
 from malletrain.decide.limits import budgets_for, caps_of_unfit, constraints_for, starving_jobs
 from malletrain.decide.multi_node_pilots import co_allocated
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import Action, Decision, LeaveCause, RecyclePilot, StartPilot
-from malletrain.domain.event import ProbeBegun, ProbeEnded
-from malletrain.domain.job import Elastic, JobView, PilotPhase, Profile
-from malletrain.learn import advisor
-from malletrain.learn.advisor import Advice, JobKnowledge
+from malletrain.domain.job import JobPhase, JobView, Pilot, PilotPhase
+from malletrain.learn.advisor import JobKnowledge
 from malletrain.learn.batch_choice import chosen_batches
-from malletrain.learn.class_curves import class_speeds
-from malletrain.sizing.knapsack import best_price
-from malletrain.sizing.objective import Objective, alpha_of, urgencies_by_rank, urgency_by_use
+from malletrain.learn.class_curves import class_speeds, least_on, on_classes
+from malletrain.learn.profiling import (
+    advice_for,
+    change_interval_s,
+    expected_curve,
+    explored,
+    probe_changes,
+    with_advice,
+    within_reach,
+)
+from malletrain.sizing.deadlines import due_of
+from malletrain.sizing.objective import (
+    Objective,
+    alpha_of,
+    rest_or_attained,
+    urgencies_by_rank,
+    urgency_by_rest,
+    urgency_by_use,
+)
 from malletrain.sizing.problem import JobDemand, Problem
-from malletrain.sizing.values import ValueRowCache, permitted_sizes, value_table
+from malletrain.sizing.whole_tasks import whole_sizes
 
 _UNKNOWN = JobKnowledge()
 
 
 def learn_and_size(draft: Draft) -> Decided:
     """Share out the nodes of the pilots that stay, the free holes, and the nodes that change hands."""
-    situation, rules, cache, now = draft.situation, draft.rules, draft.cache, draft.now
-    nodes = draft.nodes
+    situation, rules, now, nodes = draft.situation, draft.rules, draft.now, draft.nodes
     doubtful = caps_of_doubtful(draft)
     barred = {j: each.nodes for j, each in draft.unfit.items()}
     most = {job: nodes - len(unfit) for job, unfit in barred.items()}
@@ -59,16 +64,14 @@ def learn_and_size(draft: Draft) -> Decided:
         and min(len(draft.staying[j]) + view.held_count, most.get(j, inf)) >= max(1, view.job.min_nodes)
     }
     known = {j: situation.known[j] for j in training if j in situation.known}
-    wanted = {}
-    for j, view in training.items():
-        interval_s = change_interval_s(view, rules.horizon_s, now)
-        stays, learnt = draft.staying[j], known.get(j, _UNKNOWN)
-        demand = cache.demand(view, stays, learnt, rules, draft.width, draft.narrowest, interval_s)
-        wanted[j] = explored(demand, view, rules.horizon_s, now)
-    demands = within_reach(wanted, training, known, nodes, rules)
+    wanted = {
+        j: explored(_demand(draft, view, known.get(j, _UNKNOWN)), view, rules.horizon_s, now)
+        for j, view in training.items()
+    }
+    demands = within_reach(wanted, training, known, nodes, rules.probing)
     demands = [_within_bounds(d, most=most.get(int(d.id))) for d in demands]
     demands = _weighed(demands, training, nodes, situation, rules)
-    budgets = budgets_for(rules.budgets, situation.spent, training, demands, rules.horizon_s, now)
+    budgets = budgets_for(rules, situation.spent, training, demands, now)
     limits = constraints_for(rules, training, demands, nodes) + caps_of_unfit(barred, demands, nodes)
     problem = Problem(
         horizon_s=rules.horizon_s,
@@ -79,12 +82,12 @@ def learn_and_size(draft: Draft) -> Decided:
         budgets=budgets.left,
         supply=situation.supply,
     )
-    advice = advice_for(problem, training, known, now, rules, cache.rows)
+    advice = advice_for(problem, training, known, now, rules.probing, draft.cache.rows)
     draft.class_of = _classes_of_nodes(draft, training)
-    advised = _by_class(with_advice(problem, advice), draft, known, training)
-    answer, put_off = cache.sized(draft.policy, advised)
+    advised = _by_class(with_advice(problem, advice), draft, known)
+    answer, put_off = draft.cache.sized(draft.policy, advised)
     for job in doubtful:
-        draft.refuse(job, *([situation.doubtful[job].why] if job in situation.doubtful else []))
+        draft.refuse(job, situation.doubtful[job].why if job in situation.doubtful else "")
     draft.refusals += budgets.refusals
     for name in put_off:
         draft.refuse(name, "cannot be kept by any sizes now, and is put off")
@@ -112,7 +115,8 @@ def _weighed(
     waited = starving_jobs(views, demands, nodes, situation.now, rules)
     urgencies = [1.0] * len(demands)
     if rules.objective is Objective.SRPT:
-        urgencies = urgencies_by_rank([rest_s(views[int(demand.id)]) for demand in demands])
+        wants = [views[int(demand.id)] for demand in demands]
+        urgencies = urgencies_by_rank([rest_or_attained(view.left_s, view.done_s) for view in wants])
     weighed = []
     for demand, urgency in zip(demands, urgencies, strict=True):
         job, weight = views[int(demand.id)].job, demand.weight * urgency
@@ -157,9 +161,7 @@ def _classes_of_nodes(draft: Draft, views: Mapping[int, JobView]) -> Mapping[str
     return found if told_apart and len(found) == len(shared) else {}
 
 
-def _by_class(
-    problem: Problem, draft: Draft, known: Mapping[int, JobKnowledge], views: Mapping[int, JobView]
-) -> Problem:
+def _by_class(problem: Problem, draft: Draft, known: Mapping[int, JobKnowledge]) -> Problem:
     """The problem with the nodes of each class, and each job's curves on them."""
     class_of, classes = draft.class_of, dict(sorted(Counter(draft.class_of.values()).items()))
     # Pilots of jobs that do not train now hold nodes that are not to be had; all the same they count, as ever.
@@ -167,7 +169,7 @@ def _by_class(
         return problem
     if len(classes) == 1:
         (only,) = classes
-        least = [least_on(views[int(each.id)].job.class_min, (only,)).get(only, 0) for each in problem.jobs]
+        least = [least_on(draft.live[int(each.id)].job.class_min, (only,)).get(only, 0) for each in problem.jobs]
         return replace(problem, jobs=tuple(map(_within_bounds, problem.jobs, least)))
     speeds = class_speeds(
         filter(None, (each.by_class for each in known.values())),
@@ -176,10 +178,9 @@ def _by_class(
     jobs = []
     for demand in problem.jobs:
         job = int(demand.id)
-        barred = draft.unfit[job].nodes if job in draft.unfit else ()
-        left = Counter(classes) - Counter(class_of[n] for n in barred if n in class_of)
-        open_to = [name for name in classes if left[name] > 0]
-        on = on_classes(demand, draft.staying[job], known.get(job, _UNKNOWN), open_to, class_of, speeds, views[job])
+        left = Counter(classes) - Counter(class_of[node] for node in draft.barred(job) if node in class_of)
+        open_to, stays = [name for name in classes if left[name] > 0], draft.staying[job]
+        on = on_classes(demand, stays, known.get(job, _UNKNOWN), open_to, class_of, speeds, draft.live[job])
         jobs.append(replace(demand, on_classes=on))
     return replace(problem, jobs=tuple(jobs), classes=classes)
 
@@ -196,7 +197,7 @@ def caps_of_doubtful(draft: Draft) -> dict[int, int]:
         view = draft.live[job]
         if job in fails_now or any(pilot.phase is PilotPhase.RELEASED for pilot in view.staying):
             continue
-        doubt, unfit = doubtful[job], draft.unfit[job].nodes if job in draft.unfit else frozenset()
+        doubt, unfit = doubtful[job], draft.barred(job)
         again = [size for size in range(has + 1, doubt.begun + 1) if view.job.permits(size)]
         larger = range(has + max(1, draft.narrowest), 0 if doubt.rests else view.job.max_nodes + 1)
         step = (size for size in larger if view.job.permits(size))
@@ -206,105 +207,6 @@ def caps_of_doubtful(draft: Draft) -> dict[int, int]:
             caps[job] += wanted
             left.difference_update(usable[:wanted])
     return caps
-
-
-def within_reach(
-    demands: Mapping[int, JobDemand], views: Mapping[int, JobView], known: Mapping[int, JobKnowledge], nodes: int,
-    rules: Rules,
-) -> list[JobDemand]:  # fmt: skip
-    """The demands, by job, without sizes that nothing speaks for yet; those of jobs that are not `known` as they are.
-    Where some of the `nodes` could not be used then, sizes twice as far off are let in, and so on: nodes that nobody
-    else can have are tried at no cost to others."""
-    share = -(-nodes // max(1, len(demands)))
-    factor, widest = advisor.MAX_EXPLORATION_FACTOR, sum(demand.max for demand in demands.values())
-    while True:
-        found = [
-            _within(demand, views[job], known[job], share, factor, rules) if job in known else demand
-            for job, demand in demands.items()
-        ]
-        if sum(demand.max for demand in found) >= min(nodes, widest) or factor > nodes:
-            return found
-        factor *= 2
-
-
-def _within(
-    demand: JobDemand, view: JobView, known: JobKnowledge, share: int, factor: int, rules: Rules
-) -> JobDemand:
-    """The demand without sizes beyond `factor` times what was measured. `share`: the job's fair part of the nodes."""
-    profile, fresh = profile_of(view, rules), known.fit is None and known.prior_jobs is None
-    if profile in (Profile.NONE, Profile.GIVEN) or (profile is Profile.DOWNWARD and fresh):
-        return demand  # downward is from large to small
-    most = min(demand.max, advisor.max_explored_size(known, demand.min, demand.current, share, factor))
-    return replace(demand, max=most, sizes=tuple(k for k in demand.sizes if k <= most) or demand.sizes[:1])
-
-
-def advice_for(
-    problem: Problem, views: Mapping[int, JobView], known: Mapping[int, JobKnowledge], now: float, rules: Rules,
-    cache: ValueRowCache | None = None,
-) -> Advice:  # fmt: skip
-    """What the advisor says to a problem without bonuses. `cache`: that of `value_table`."""
-    candidates = [
-        _candidate(demand, views[int(demand.id)], known[int(demand.id)], problem.nodes, rules)
-        for demand in problem.jobs
-        if int(demand.id) in known
-    ]
-    if not any(c.profile in advisor.TRYING and (c.known.fit or c.known.probe) for c in candidates):
-        return Advice(reasons={c.id: "not measured yet: its first size will be" for c in candidates})
-    price = 0.0
-    if problem.horizon_s:
-        price = best_price(value_table(problem, cache), problem.nodes).node / problem.horizon_s
-    return advisor.advise(candidates, price, problem.nodes, problem.horizon_s, now, rules.probing, problem.alpha)
-
-
-def with_advice(problem: Problem, advice: Advice) -> Problem:
-    """The problem with the advisor's bonuses and locks."""
-    if not advice.bonus and not advice.locked:
-        return problem
-    of = [(demand, int(demand.id)) for demand in problem.jobs]
-    bonus = {job: (each,) for job, each in advice.bonus.items()}
-    jobs = [replace(demand, bonus=bonus.get(job, ()), locked=advice.locked.get(job)) for demand, job in of]
-    return replace(problem, jobs=tuple(jobs))
-
-
-def probe_changes(
-    advice: Advice, sizes: Mapping[int, int], known: Mapping[int, JobKnowledge]
-) -> tuple[ProbeEvent, ...]:
-    """Probes that are over, and those that the sizes begin."""
-    ended: list[ProbeEvent] = [
-        (job, ProbeEnded(probe.nodes), why)
-        for job, why in sorted(advice.ended.items())
-        if (probe := known[job].probe) is not None
-    ]
-    begun: list[ProbeEvent] = [
-        (job, ProbeBegun(size), advice.reasons[job])
-        for job, (size, _) in sorted(advice.bonus.items())
-        if sizes.get(job) == size
-    ]
-    return (*ended, *begun)
-
-
-def scale_up_jobs(views: Mapping[int, JobView], known: Mapping[int, JobKnowledge], rules: Rules) -> frozenset[int]:
-    """Jobs whose worlds are measured on their way up when they begin: of each application without prior jobs, one."""
-    found: dict[tuple[str, str], tuple[bool, int]] = {}
-    for job, learnt in known.items():
-        view = views.get(job)
-        if learnt.fit is not None or learnt.prior_jobs is not None or view is None or view.job.max_nodes < 2:
-            continue
-        if view.job.elastic is Elastic.LIVE and profile_of(view, rules) is Profile.ACTIVE:
-            # Who has nodes already comes first, then who came first.
-            first = found.get(learnt.application, (True, job))
-            found[learnt.application] = min(first, (not view.staying, job))
-    return frozenset(job for _, job in found.values())
-
-
-def _candidate(demand: JobDemand, view: JobView, known: JobKnowledge, nodes: int, rules: Rules) -> advisor.Candidate:
-    rate, total = view.curve.throughput(demand.current) if view.curve else 0.0, view.job.total_samples
-    left_s = None if total is None or rate <= 0 else max(0.0, total - view.samples_done) / rate
-    return advisor.Candidate(
-        id=view.job.id, current=demand.current, sizes=tuple(permitted_sizes(demand, nodes)[1:].tolist()),
-        curve=demand.curve, weight=max(demand.weight, 1e-9), costs=view.costs, known=known,
-        profile=profile_of(view, rules), left_s=left_s,
-    )  # fmt: skip
 
 
 #: Most nodes that a job avoids for slow workers at a time, as a part of its nodes; one always may.
@@ -328,7 +230,7 @@ def replace_stragglers(draft: Draft) -> None:
         pilot, stand_in = mine[chosen.pilot], for_whom.get(chosen.pilot)
         slow_one = f"{pilot.id} on {pilot.node}: {chosen.reason}"
         avoids, held = situation.avoided.get(job, {}), draft.live[job].held
-        barred = {*avoids, *(draft.unfit[job].nodes if job in draft.unfit else ())}
+        barred = {*avoids, *(draft.barred(job))}
         hole = next((each for each in draft.free if each.node not in barred), None)
         if stand_in is not None:
             uncounted.add(pilot.id)
@@ -352,3 +254,61 @@ def replace_stragglers(draft: Draft) -> None:
     draft.replacements = starts
     staying = draft.staying.items()
     draft.staying = {job: [p for p in pilots if p.id not in uncounted] for job, pilots in staying}
+
+
+def _demand(draft: Draft, view: JobView, known: JobKnowledge) -> JobDemand:
+    """As `demand_of`, and the one of the last decision where nothing of it has changed."""
+    stays, rules, job = draft.staying[view.job.id], draft.rules, view.job.id
+    interval_s = change_interval_s(view, rules.horizon_s, draft.now)
+    terms = len(stays), draft.width, draft.narrowest, interval_s
+    # By identity: comparing what a job is would cost as much as making its demand.
+    of = view, known.fit, known.prior_jobs, rules.objective, rules.account_weights, rules.probing
+    last = draft.cache.demands.get(job)
+    if last is not None and last[1] == terms and all(map(is_, last[0], of)):
+        return last[2]
+    demand = replace(demand_of(view, stays, known, rules, draft.width, draft.narrowest), interval_s=interval_s)
+    if not view.co_allocated:  # else it matters which pilots stay, not only how many
+        draft.cache.demands[job] = of, terms, demand
+    return demand
+
+
+def may_train(view: JobView) -> bool:
+    """Whether the job wants nodes, and has tasks for its fewest."""
+    tasks = view.held_count + len(view.staying)
+    return view.phase in (JobPhase.QUEUED, JobPhase.RUNNING) and tasks >= max(1, view.job.min_nodes)
+
+
+def demand_of(
+    view: JobView, stays: Sequence[Pilot], known: JobKnowledge, rules: Rules, width: int = 1, narrowest: int = 1
+) -> JobDemand:
+    """A job on the pilots `stays` as the sizing problem sees it. It cannot get more nodes than it has tasks for, and
+    grows by pilots of `width` nodes, or of `narrowest` at least.
+
+    Throughput counts in speed-ups over one node: samples of different models do not compare, and of a job that was
+    never measured they are not known.
+    """
+    job, windows = view.job, known.windows.get(len(stays), 0) if known.fit else 0
+    most = min(job.max_nodes, len(stays) + view.held_count)
+    # What remains is left out: a job that ends within the horizon would be worth the same on any number of nodes,
+    # and nodes would stand idle (replayed, 60 NAS children: mean completion 33,242 s with it, 27,774 s without).
+    return JobDemand(
+        id=job.id,
+        current=len(stays),
+        min=job.min_nodes,
+        max=most,
+        sizes=whole_sizes(stays, job.min_nodes, most, tuple(k for k in job.sizes if k <= most), width, narrowest),
+        weight=weight_of(view, rules),
+        doubt=known.fit.noise / math.sqrt(windows) if known.fit and windows else 0.0,
+        grow_s=view.costs.grow_s,
+        shrink_s=view.costs.shrink_s,
+        activate_s=view.costs.start_s + view.costs.activate_s,
+        curve=expected_curve(view, known, rules.probing).over_one(),
+        batches=tuple((batch, curve.over(view.rate_of_one)) for batch, curve in view.batches),
+        noise_scale=view.noise_scale,
+    )
+
+
+def weight_of(view: JobView, rules: Rules) -> float:
+    """The job's weight with its account's, and its urgency where that follows from the job alone."""
+    weight = view.job.weight * rules.account_weights.get(view.job.account, 1.0)
+    return weight * urgency_by_rest(view.left_s, view.done_s) if rules.objective is Objective.JCT else weight

@@ -10,15 +10,65 @@ on them then has to be taken back when the turn of the job comes, and costs it t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 
-from malletrain.decide.nodes_left import Availability, HarvestedNode, NodesLeft, rank_of
+import numpy as np
+from numpy.typing import NDArray
+
 from malletrain.decide.rules import Rules
-from malletrain.domain.snapshot import BackfillPlan, NodeState, SlurmJob, SlurmState, Snapshot
+from malletrain.domain.job import Curve, JobView
+from malletrain.domain.requirements import Requirements
+from malletrain.domain.slurm_reasons import waits_for_nodes
+from malletrain.domain.snapshot import BackfillPlan, Node, NodeState, SlurmJob, SlurmState, Snapshot
 
-#: Reasons (squeue(1) %r) of a job that waits for nodes only. Any other reason holds it up whatever is idle.
-WAITS_FOR_NODES = ("None", "Resources", "Priority", "ReqNodeNotAvail", "Nodes required", "Nodes_required")
+
+@dataclass(frozen=True, slots=True)
+class HarvestedNode:
+    """A node that a pilot holds. `cost`: what training loses when this pilot leaves (speed-up lost);
+    `co_allocated`: all nodes of its task, where it holds several: given up together, and `cost` is of all."""
+
+    node: str
+    pilot: str
+    cost: float
+    co_allocated: frozenset[str] = frozenset()
+
+
+def leaving_costs(throughput: Callable[[int], float], size: int, least: int) -> list[float]:
+    """What a job of `size` nodes trains less with each that goes, in that order: the last nodes of a job are cheaper
+    than its first, and one cut below its `least` loses all that it has."""
+    return [throughput(k) - (throughput(k - 1) if k > least else 0.0) for k in range(size, 0, -1)]
+
+
+def with_whole_tasks(costs: Sequence[float], tasks: Sequence[Hashable]) -> list[float]:
+    """Of each pilot the cost of all pilots of its task, which leave together."""
+    whole: dict[Hashable, float] = {}
+    for cost, task in zip(costs, tasks, strict=True):
+        whole[task] = whole.get(task, 0.0) + cost
+    return [whole[task] for task in tasks]
+
+
+def harvested(view: JobView) -> list[HarvestedNode]:
+    """The nodes of the job's staying pilots, each with the speed-up that it loses without it: the n-th to go costs
+    O(k-n+1) - O(k-n) over O(1), times the job's weight."""
+    curve = (view.curve or Curve.linear(view.job.max_nodes)).over_one()
+    # The pilots that end soonest are the first to go.
+    pilots = sorted(view.staying, key=lambda p: (p.started_at is not None, p.ends_at or 0.0, p.node, p.id))
+    costs = leaving_costs(curve.throughput, len(pilots), view.job.min_nodes)
+    if view.co_allocated:
+        # A node of a task that holds several is given up with all of them.
+        costs = with_whole_tasks(costs, [pilot.task for pilot in pilots])
+    together = {task: frozenset(each.node for each in whole) for task, whole in view.co_allocated.items()}
+    return [
+        HarvestedNode(p.node, p.id, view.job.weight * cost, together.get(p.task, frozenset()))
+        for p, cost in zip(pilots, costs, strict=True)
+    ]
+
+
+def harvested_by(live: Mapping[int, JobView]) -> list[HarvestedNode]:
+    """The nodes of all these jobs, as `harvested` has them."""
+    return [node for _, view in sorted(live.items()) for node in harvested(view)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +94,13 @@ class YieldPlan:
 
 
 def plan_yields(
-    snapshot: Snapshot, harvested: Sequence[HarvestedNode], startable_since: Mapping[str, float], now: float,
-    rules: Rules,
-) -> YieldPlan:  # fmt: skip
+    snapshot: Snapshot, harvested: Sequence[HarvestedNode], since: Mapping[str, float], now: float, rules: Rules
+) -> YieldPlan:
     """Which pilots leave for which waiting main jobs, and which free nodes are kept for them.
 
     Main jobs are taken in the order of their priority, the parts of a heterogeneous job together, each on nodes
-    that no better job plans to use before it would end. `startable_since` is the last answer's `startable`: a job
-    that could have started for longer than `claim_patience_s` is held up by something else.
+    that no better job plans to use before it would end. `since` is the last answer's `startable`: a job that
+    could have started for longer than `claim_patience_s` is held up by something else.
     """
     at_hand = availability(snapshot, harvested, rules)
     left = NodesLeft(snapshot, at_hand, rules, now)
@@ -65,25 +114,24 @@ def plan_yields(
         if not len(left):
             break
         name = group[0].id
-        since = startable_since.get(name, now)
+        first_at = since.get(name, now)
         # One that was put off may start from its BeginTime on, and not before.
-        waited_s = max(0.0, now - max([since, *(_begins_at(part) for part in group)]))
+        waited_s = max(0.0, now - max([first_at, *(_begins_at(part) for part in group)]))
         has_lapsed = waited_s % rules.claim_again_s > rules.claim_patience_s
         # The waiting rest of an array is one row that stands for many tasks.
         tasks = group[0].task_count if len(group) == 1 else 1
         while tasks:
-            if has_lapsed and left.suffice_for(group):
-                startable[name] = since
-                break
             places, served = left.choose_tasks(group[0], tasks) if tasks > 1 else ([], 0)
             if not places:
                 places, served = left.choose(group), 1
             if not places:
                 is_behind = True
                 break
+            startable[name] = first_at
+            if has_lapsed:
+                break
             chosen = dict.fromkeys(left.take(places), name)
             tasks -= served
-            startable[name] = since
             given |= chosen
             if not pilots_on.isdisjoint(chosen):
                 delayed.setdefault(name, is_behind)
@@ -100,7 +148,7 @@ def any_pending_fits(snapshot: Snapshot, rules: Rules) -> bool:
     harvest, completing = rules.harvest_partition, SlurmState.COMPLETING  # for thousands of rows
     going = [len(job.nodes) for job in snapshot.holding if job.partition == harvest or job.state is completing]
     most = len(snapshot.nodes) - len(snapshot.held_names) + sum(going)
-    return any(waits_for_nodes(job, rules) for job in snapshot.pending if job.node_count <= most)
+    return any(waits_for_nodes(job, rules.harvest_partition) for job in snapshot.pending if job.node_count <= most)
 
 
 def availability(snapshot: Snapshot, harvested: Sequence[HarvestedNode], rules: Rules) -> Availability:
@@ -122,17 +170,6 @@ def nodes_of_pilots(snapshot: Snapshot, rules: Rules) -> frozenset[str]:
     return frozenset(n for job in snapshot.holding if job.partition == rules.harvest_partition for n in job.nodes)
 
 
-def waits_for_nodes(job: SlurmJob, rules: Rules) -> bool:
-    """Whether it is a main job that waits for nodes, and for nothing else."""
-    return (
-        job.state is SlurmState.PENDING
-        and job.partition != rules.harvest_partition
-        and (job.reason == "" or job.reason.startswith(WAITS_FOR_NODES))
-        # Slurm names no reason for a new array until it has looked at it; what it depends on is there at once.
-        and "unfulfilled" not in job.dependency
-    )
-
-
 def _waiting(snapshot: Snapshot, rules: Rules, now: float) -> list[list[SlurmJob]]:
     """Waiting main jobs in the order of priority; parts of one heterogeneous job stand together. One of which a part
     waits for something else, or still leaves the nodes that Slurm took back, is left out: no part starts alone."""
@@ -140,7 +177,7 @@ def _waiting(snapshot: Snapshot, rules: Rules, now: float) -> list[list[SlurmJob
     held_up: set[int] = set()
     for job in snapshot.pending:
         begins_soon = job.reason == "BeginTime" and _begins_at(job) <= now + rules.begin_lead_s
-        if waits_for_nodes(job, rules) or (job.het_id and begins_soon):
+        if waits_for_nodes(job, rules.harvest_partition) or (job.het_id and begins_soon):
             groups.setdefault(f"het{job.het_id}" if job.het_id else job.id, []).append(job)
         elif job.het_id:
             held_up.add(job.het_id)
@@ -166,21 +203,24 @@ class EmptiedNode:
 
 
 def emptied_nodes(
-    given: Mapping[str, str], before: Mapping[str, EmptiedNode], available: Collection[str], snapshot: Snapshot,
-    now: float, rules: Rules,
-) -> Mapping[str, EmptiedNode]:  # fmt: skip
+    given: Mapping[str, str],
+    before: Mapping[str, EmptiedNode],
+    available: Collection[str],
+    snapshot: Snapshot,
+    now: float,
+) -> Mapping[str, EmptiedNode]:
     """The nodes that no pilot starts on: those that main jobs are `given` at this look (node -> job), and those of
     the last answer, `before`, that are `available`, whose job still waits and which no backfill cycle has found free.
     """
-    main = [job for job in snapshot.pending if job.partition != rules.harvest_partition]
-    whole = {job.id: job.het_id or job.array_id or job.raw_id for job in main}
+    whole = {job.id: job.het_id or job.array_id or job.raw_id for job in snapshot.pending}
     found = {node: EmptiedNode(name, whole[name]) for node, name in given.items()}
     waiting = set(whole.values())
     for node, kept in before.items():
         mine = found.get(node)
+        is_wanted = mine is None and kept.whole in waiting and node in available
         if mine is not None and mine.whole == kept.whole:
             found[node] = replace(mine, free_since=kept.free_since)
-        elif mine is None and kept.whole in waiting and node in available and not _had_its_cycle(kept, snapshot, now):
+        elif is_wanted and not _had_its_cycle(kept, snapshot.plan, now):
             found[node] = kept
     return {
         node: replace(each, free_since=now) if each.free_since is None and snapshot.is_free(node) else each
@@ -188,13 +228,253 @@ def emptied_nodes(
     }
 
 
-def _had_its_cycle(node: EmptiedNode, snapshot: Snapshot, now: float) -> bool:
+def _had_its_cycle(node: EmptiedNode, plan: BackfillPlan, now: float) -> bool:
     """Whether backfill has begun a cycle since the node was free, and ended it; where no cycle is known of, or none
     comes, whether the time of two is over."""
-    plan: BackfillPlan = snapshot.plan
     if node.free_since is None:
         return False
     if now - node.free_since > plan.lasts_s:
         return True
     began = plan.last_cycle_at
     return began is not None and began > node.free_since and now - began > (plan.backfill_cycle_s or 0.0)
+
+
+#: Places of nodes in the order in which they go; and which of all nodes something is said of.
+Places = NDArray[np.intp]
+Mask = NDArray[np.bool_]
+
+#: Idle nodes come first, then those that are coming free, then those of pilots.
+IDLE, COMING, PILOTS = (0, 1, 2)
+
+#: Pilots on one leaf switch leave instead of the cheapest where training loses at most so many times as much.
+MOST_TIMES_CHEAPEST = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """Nodes that a main job could have soon: `free` now, `coming` free (completing, or their pilot is leaving
+    already), or a pilot's."""
+
+    free: frozenset[str]
+    coming: frozenset[str]
+    pilot_on: Mapping[str, HarvestedNode]
+
+
+def rank_of(job: SlurmJob) -> tuple[int, int]:
+    """Slurm's order: higher priority first, then the older job."""
+    return -job.priority, job.raw_id
+
+
+class NodesLeft:
+    """What is left for main jobs that are taken in the order of their rank, and no better one than before.
+
+    A node goes by its place in the order in which jobs are given nodes. One that is given up with others has a second
+    place, among those that are coming free, which it has once these are given away.
+    """
+
+    def __init__(self, snapshot: Snapshot, at_hand: Availability, rules: Rules, now: float) -> None:
+        pilot_on = at_hand.pilot_on
+        together = {name for name, held in pilot_on.items() if held.co_allocated}
+        # Of equal cost, nodes that are given up together come side by side.
+        pilots = sorted(pilot_on.values(), key=lambda p: (p.cost, min(p.co_allocated, default=p.node), p.node))
+        ranks = sorted(at_hand.free), sorted(at_hand.coming | together), [held.node for held in pilots]
+        self._names = [name for names in ranks for name in names]
+        self._rank = np.repeat(np.arange(3), [len(names) for names in ranks])
+        self._begin = np.searchsorted(self._rank, np.arange(3))
+        self._cost = np.concatenate((np.zeros(self._begin[PILOTS]), np.array([held.cost for held in pilots])))
+        self._together: dict[int, frozenset[str]] = {
+            at: held.co_allocated for at, held in enumerate(pilots, int(self._begin[PILOTS])) if held.co_allocated
+        }
+        self._place = {name: at for at, name in enumerate(self._names)}
+        self._once_emptied = {name: at for at, name in enumerate(ranks[COMING], len(ranks[IDLE]))}
+        self._left = np.zeros(len(self._names), np.bool_)
+        self._left[list(self._place.values())] = True
+        self._has_leaves = bool(snapshot.leaves)
+        number = {leaf: at for at, leaf in enumerate(sorted(set(snapshot.leaves.values())), start=1)}
+        self._leaf = np.array([number.get(snapshot.leaves.get(name, ""), 0) for name in self._names], np.int16)
+        kinds: dict[tuple[object, ...], tuple[int, Node]] = {}  # what a job can ask for is the same
+        of_name: dict[str, int] = {}
+        for name in self._place:
+            node = snapshot.node[name]
+            kind = (node.partitions, node.gres, node.features, node.memory_mib)
+            of_name[name] = kinds.setdefault(kind, (len(kinds), node))[0]
+        self._kinds = [node for _, node in kinds.values()]
+        self._kind = np.array([of_name[name] for name in self._names], np.intp)
+        self._having: dict[tuple[str, Requirements], Mask] = {}
+        self._now = now
+        planned = [
+            (rank_of(job), job.start_time, job)
+            for job in snapshot.pending
+            if job.planned_nodes and job.start_time is not None and job.partition != rules.harvest_partition
+        ]
+        self._planned = sorted(planned, key=lambda plan: plan[0])
+        self._passed = 0  # so many of these are of better jobs than all that are still to come
+        self._taken_from = np.full(len(self._names), inf)  # when others have each node
+        self._is_taken_from = inf
+        for each in snapshot.reservations:
+            if each.end > now:
+                self._bar(each.nodes, each.start)
+
+    def __len__(self) -> int:
+        return int(np.count_nonzero(self._left))
+
+    def choose(self, group: Sequence[SlurmJob]) -> list[int]:
+        """The places of nodes for all parts of a job at once; none when it cannot start."""
+        chosen: list[int] = []
+        for part in group:
+            open_to = self._open_to(part, group)
+            open_to[chosen] = False
+            if not self._suffice(part, open_to):
+                return []
+            required = self._places(part.required_nodes)
+            kept = [at for at in self._places(part.planned_nodes) if open_to[at]]
+            count = max(part.node_count, len(required))
+            rest = self._in_order(open_to, kept)
+            if part.switches and self._has_leaves and count > 1:
+                rest = self._on_few_leaves(rest, part.switches, count, required)
+            rest = _without(rest, required)
+            picked = [*required, *rest[: count - len(required)].tolist()]
+            if self._has_leaves and not part.switches:
+                picked = self._on_one_leaf(picked, {*kept, *required}, rest)
+            chosen += self._sparing(picked, required, rest)
+        return chosen
+
+    def choose_tasks(self, job: SlurmJob, most: int) -> tuple[list[int], int]:
+        """Nodes for the next tasks of an array, as `choose` finds them for one after the other; and how many tasks
+        these are, of `most`: 0 where the next has to be looked at alone."""
+        open_to, width = self._open_to(job, [job]), job.node_count
+        order = self._in_order(open_to)
+        if not len(order) or job.required_nodes:
+            return [], 0
+        rank = self._rank[order[0]]
+        if self._has_leaves and width > 1 and (rank == PILOTS or job.switches):
+            return [], 0
+        if any(open_to[at] and self._rank[at] == rank for at in self._places(job.planned_nodes)):
+            return [], 0
+        of_rank: list[int] = order[self._rank[order] == rank][: most * width].tolist()
+        alone = next((i for i, at in enumerate(of_rank) if at in self._together), len(of_rank))
+        served = alone // width
+        return of_rank[: served * width], served
+
+    def take(self, chosen: Sequence[int]) -> list[str]:
+        """Give these nodes away, and say which they are; the pilots on them leave, those of a task together."""
+        emptied = self._emptied_with(chosen)
+        self._left[chosen] = False
+        for name in emptied:
+            was = self._place.get(name)
+            if was is not None and self._left[was] and self._rank[was] == PILOTS:
+                at = self._place[name] = self._once_emptied[name]
+                self._left[was], self._left[at] = False, True
+                self._taken_from[at] = self._taken_from[was]
+        return [self._names[at] for at in chosen]
+
+    def _places(self, names: Iterable[str]) -> list[int]:
+        """Of those of the nodes that there were at the beginning."""
+        return [self._place[name] for name in names if name in self._place]
+
+    def _open_to(self, job: SlurmJob, group: Sequence[SlurmJob]) -> Mask:
+        """Of the nodes that are left, those that Slurm could give `job`: in its partition, with the features, generic
+        resources and memory that it asks for, and planned by no job better than the best of its `group` (the parts of
+        a heterogeneous job), or reservation, for a time before this one would end."""
+        rank = min(map(rank_of, group))
+        while self._passed < len(self._planned) and self._planned[self._passed][0] < rank:
+            _, start, better = self._planned[self._passed]
+            self._bar(better.planned_nodes, start)
+            self._passed += 1
+        end = inf if job.time_limit_s is None else self._now + job.time_limit_s
+        found: Mask = self._left & self._with(job)
+        if self._is_taken_from < end:
+            found &= self._taken_from >= end
+        found[self._places(job.excluded_nodes)] = False
+        for other_rank, start, other in self._planned[self._passed :] if len(group) > 1 else ():
+            if other_rank < rank_of(job) and start < end and all(other.id != part.id for part in group):
+                found[self._places(other.planned_nodes)] = False
+        return found
+
+    def _bar(self, names: Iterable[str], start: float) -> None:
+        """Others have these from `start` on."""
+        if places := self._places(names):
+            self._taken_from[places] = np.minimum(self._taken_from[places], start)
+            self._is_taken_from = min(self._is_taken_from, start)
+
+    def _with(self, job: SlurmJob) -> Mask:
+        """The nodes that have what the job asks for."""
+        asked = Requirements(job.gres, job.features, job.memory_mib)
+        key = job.partition, asked
+        if key not in self._having:
+            partitions = set(job.partition.split(","))
+            kinds = [not partitions.isdisjoint(n.partitions) and (not asked or asked.met_by(n)) for n in self._kinds]
+            self._having[key] = np.array(kinds, np.bool_)[self._kind]
+        return self._having[key]
+
+    def _suffice(self, job: SlurmJob, open_to: Mask) -> bool:
+        required = self._places(job.required_nodes)
+        if len(required) < len(job.required_nodes) or not open_to[required].all():
+            return False
+        return int(np.count_nonzero(open_to)) >= job.node_count
+
+    def _in_order(self, among: Mask, kept: Collection[int] = ()) -> Places:
+        """The places as jobs are given them; of nodes of one rank, those in `kept` come first."""
+        order = np.flatnonzero(among)
+        if not kept:
+            return order
+        first = sorted(set(kept))
+        order = np.delete(order, np.searchsorted(order, first))
+        with_first: Places = np.insert(order, np.searchsorted(order, self._begin[self._rank[first]]), first)
+        return with_first
+
+    def _on_few_leaves(self, order: Places, leaves: int, count: int, required: Sequence[int] = ()) -> Places:
+        """Of `order`, those on the one leaf switch that makes room for `count` nodes at the least cost, else on so
+        many `leaves` with most room; all where these would not do, or not have the `required` nodes."""
+        leaf = self._leaf[order]
+        by_leaf, room = order[np.argsort(leaf, kind="stable")], np.bincount(leaf)
+        begin, there = np.cumsum(room) - room, np.minimum(room, count)
+        first = by_leaf[np.repeat(begin - np.cumsum(there) + there, there) + np.arange(there.sum())]
+        ranks, costs = (np.bincount(self._leaf[first], of[first], len(room)) for of in (self._rank, self._cost))
+        cheapest, wanted = np.lexsort((costs, ranks)), {int(self._leaf[at]) for at in required}
+        wide = cheapest[room[cheapest] >= count].tolist()
+        best = next(([each] for each in wide if wanted <= {each}), [])
+        best = best or sorted(cheapest.tolist(), key=lambda each: (each not in wanted, -room[each]))[:leaves]
+        if room[best].sum() < count or not wanted.issubset(best):
+            return order
+        on_best = np.zeros(len(room), np.bool_)  # (a look-up: np.isin takes five times as long)
+        on_best[best] = True
+        return order[on_best[leaf]]
+
+    def _on_one_leaf(self, picked: list[int], fixed: Collection[int], rest: Places) -> list[int]:
+        """`picked`, but of the pilots as many on one leaf switch, unless that costs training far more: Slurm, which
+        places a job on as few as it can, finds idle what has been emptied. `fixed`: nodes that it has in any case;
+        `rest`: all that it could have but for those that it requires."""
+        pilots = [at for at in picked if self._rank[at] == PILOTS and at not in fixed]
+        if len(pilots) < 2:
+            return picked
+        loose = _without(rest[self._rank[rest] == PILOTS], fixed)
+        best = self._on_few_leaves(loose, 1, len(pilots))[: len(pilots)]
+        if self._cost[best].sum() > MOST_TIMES_CHEAPEST * self._cost[pilots].sum():
+            return picked
+        return [*(at for at in picked if at not in set(pilots)), *best.tolist()]
+
+    def _emptied_with(self, chosen: Collection[int]) -> frozenset[str]:
+        """The further nodes that pilots leave when they leave `chosen`."""
+        if not self._together:
+            return frozenset()
+        together = [self._together[at] for at in chosen if at in self._together]
+        return frozenset().union(*together).difference(self._names[at] for at in chosen)
+
+    def _sparing(self, picked: list[int], required: Collection[int], rest: Places) -> list[int]:
+        """`picked`, but with nodes of `rest` that are emptied anyway instead of the dearest that need not be."""
+        emptied = self._emptied_with(picked)
+        if not emptied:
+            return picked
+        spare: list[int] = rest[np.isin(rest, self._places(emptied))].tolist()
+        alone = [at for at in picked if self._rank[at] == PILOTS and at not in self._together and at not in required]
+        saved = sorted(alone, key=lambda at: (-self._cost[at], self._names[at]))[: len(spare)]
+        return [at for at in picked if at not in saved] + spare[: len(saved)]
+
+
+def _without(order: Places, places: Collection[int]) -> Places:
+    if not places or not len(order):
+        return order
+    stays = np.ones(max(int(order.max()), *places) + 1, np.bool_)
+    stays[list(places)] = False
+    return order[stays[order]]

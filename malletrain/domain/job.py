@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from operator import attrgetter
@@ -114,8 +114,11 @@ class Curve:
 
     def over_one(self) -> Curve:
         """The same in speed-ups over one node; as it is where nothing trains on one."""
-        one = self.throughput(1) or 1.0
-        return Curve(tuple((n, rate / one) for n, rate in self.points))
+        return self.over(self.throughput(1) or 1.0)
+
+    def over(self, rate: float) -> Curve:
+        """The same in multiples of `rate` samples/s."""
+        return Curve(tuple((n, each / rate) for n, each in self.points))
 
     @staticmethod
     def linear(max_nodes: int, rate_of_one: float = 1.0) -> Curve:
@@ -155,7 +158,7 @@ class MalleableJob:
     #: What the owner gets messages about, and at which address or user name.
     mail: tuple[MailType, ...] = field(default=(), metadata=SPARSE)
     mail_user: str = field(default="", metadata=SPARSE)
-    #: Its fewest nodes of classes of nodes, by a word of the class (`malletrain.decide.demand.least_on`).
+    #: Its fewest nodes of classes of nodes, by a word of the class (`malletrain.learn.class_curves.least_on`).
     class_min: tuple[tuple[str, int], ...] = field(default=(), metadata=SPARSE)
     #: Its owner answers for its script: it is not checked, and resized whatever a check has found.
     trusted: bool = field(default=False, metadata=SPARSE)
@@ -165,6 +168,28 @@ class MalleableJob:
         if nodes == 0:
             return True
         return self.min_nodes <= nodes <= self.max_nodes and (not self.sizes or nodes in self.sizes)
+
+
+def keeps_its_size(job: MalleableJob, check: ScriptCheck | None) -> bool:
+    """Whether no worker of the job may join or leave while it trains: `malletrain check` has found that the script
+    trains otherwise then, and its owner did not submit it with `--trust`."""
+    resizes = job.elastic is Elastic.LIVE and not job.trusted
+    return resizes and check is not None and check.verdict is ScriptVerdict.DIFFERENT
+
+
+def terms_of(job: MalleableJob, check: ScriptCheck | None) -> MalleableJob:
+    """The job as it may be given nodes: as its owner asked for it, or as many as it keeps."""
+    if check is None or not keeps_its_size(job, check):
+        return job
+    size = size_kept(check.nodes, job.min_nodes, job.max_nodes, job.sizes)
+    return replace(job, min_nodes=size, max_nodes=size, sizes=())
+
+
+def size_kept(nodes: int, least: int, most: int, sizes: Sequence[int]) -> int:
+    """The size that a job keeps that trains on `nodes` nodes now: these where it may have them, else its fewest."""
+    if nodes and least <= nodes <= most and (not sizes or nodes in sizes):
+        return nodes
+    return min(sizes, default=least)
 
 
 class PilotPhase(StrEnum):
@@ -336,7 +361,7 @@ class JobView:
     reason: str = ""
     topped_up_at: float | None = None
     failures: int = 0  #: pilots that failed one after the other before any worker was ready
-    turned_at: float = 0.0  #: since when it has nodes, or has none though it wants some (Unix seconds)
+    nodes_since: float = 0.0  #: since when it has nodes, or has none though it wants some (Unix seconds)
     waited_s: float = 0.0  #: how long it had waited for the nodes that it has now
     batches: tuple[tuple[int, Curve], ...] = ()  #: samples/s by batch, where the daemon chooses it and knows enough
     noise_scale: float | None = None  #: the gradient noise scale that it reports, in samples
@@ -349,6 +374,23 @@ class JobView:
     worlds_at: tuple[float, ...] = ()
     check: ScriptCheck | None = None  #: of its script; `job` has the one size then that it may have
     fixed: str = ""  #: why it keeps its size
+
+    @property
+    def rate_of_one(self) -> float:
+        """Samples/s on one node; 1 where that is not known: what turns samples into the units of speed-ups."""
+        return (self.curve.throughput(1) if self.curve else 0.0) or 1.0
+
+    @property
+    def done_s(self) -> float:
+        """Seconds of one node's work that were done."""
+        return self.samples_done / self.rate_of_one
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds of one node's work that are left; None where that is not known."""
+        if self.job.total_samples is None or self.curve is None:
+            return None
+        return max(self.job.total_samples - self.samples_done, 0.0) / self.rate_of_one
 
     @cached_property
     def _out(self) -> tuple[Pilot, ...]:

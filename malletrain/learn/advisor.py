@@ -117,6 +117,25 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
+class Market:
+    """What the jobs share at `now` (Unix seconds). `price`: what a node is worth a second in the objective's unit
+    (with `alpha` above 0, utility); `nodes`: how many may be used in all; `horizon_s`: that of the sizing problem."""
+
+    price: float
+    nodes: int
+    horizon_s: float
+    now: float
+    rules: ProbeRules
+    alpha: float = 0.0
+
+    def utility(self, speedup: float) -> float:
+        """What a second at that speed-up is worth to the objective."""
+        if self.alpha <= 0:
+            return speedup
+        return float(alpha_fair(np.array([speedup]), 1.0, np.ones(1), self.alpha)[0])
+
+
+@dataclass(frozen=True, slots=True)
 class ProbeProposal:
     """A size that is worth measuring: `worth` in the objective's unit times seconds, its cost taken off; with `bonus`
     the sizing sees just that."""
@@ -174,16 +193,9 @@ def probe_end_reason(probe: Probe, current: int, now: float, rules: ProbeRules) 
     return ""
 
 
-def advise(
-    jobs: Sequence[Candidate], price: float, nodes: int, horizon_s: float, now: float, rules: ProbeRules,
-    alpha: float = 0.0,
-) -> Advice:  # fmt: skip
-    """Locks for probes that go on, bonuses for those worth beginning.
-
-    `price` is what a node is worth a second in the objective's unit (with `alpha` above 0, utility), `nodes` how many
-    may be used in all, `horizon_s`
-    that of the sizing problem.
-    """
+def advise(jobs: Sequence[Candidate], market: Market) -> Advice:
+    """Locks for probes that go on, bonuses for those worth beginning."""
+    nodes, now, rules = market.nodes, market.now, market.rules
     locked: dict[int, int] = {}
     ended: dict[int, str] = {}
     reasons: dict[int, str] = {}
@@ -213,9 +225,7 @@ def advise(
     # Those with the fewest measured sizes first: they have the most to learn.
     idle.sort(key=lambda job: (len(job.known.windows), job.id))
     for job in idle[:MAX_JOBS_CONSIDERED]:
-        found, why_none = _proposals(
-            job, price, siblings[job.known.application], nodes, horizon_s, extra, now, rules, alpha
-        )
+        found, why_none = _proposals(job, market, siblings[job.known.application], extra)
         wishes += found
         if why_none:
             reasons[job.id] = why_none
@@ -241,19 +251,9 @@ def advise(
     return Advice(bonus, locked, ended, reasons)
 
 
-def _proposals(
-    job: Candidate,
-    price: float,
-    siblings: int,
-    nodes: int,
-    horizon_s: float,
-    extra: int,
-    now: float,
-    rules: ProbeRules,
-    alpha: float,
-) -> tuple[list[ProbeProposal], str]:
-    """The sizes of a job that are worth measuring; or none, and why."""
-    known, fit = job.known, job.known.fit
+def _proposals(job: Candidate, market: Market, siblings: int, extra: int) -> tuple[list[ProbeProposal], str]:
+    """The sizes of a job that are worth measuring, with `extra` nodes at most; or none, and why."""
+    known, fit, now, rules = job.known, job.known.fit, market.now, market.rules
     if fit is None:
         return [], "not measured yet: its first size will be"
     if job.current and known.windows.get(job.current, 0) < rules.windows:
@@ -262,22 +262,22 @@ def _proposals(
     if tries.total() >= rules.each:
         return [], f"has had its {rules.each} probes of this hour"
     if job.profile is Profile.DOWNWARD:
-        return _downward(job, price, nodes, horizon_s, tries, rules, alpha)
+        return _downward(job, market, tries)
     near = sizes_near(known.windows, job.current)
     if len(near) >= ENOUGH_NEAR_SIZES:
         return [], f"known well enough: {len(near)} sizes are measured near {job.current or max(near)} nodes"
     # One size tells only the level, not that a job in another phase still scales as the others.
     if fit.probabilities[PRIOR_JOBS] > 0.5 and (known.phase_began is None or len(known.windows) > 1):
         return [], "known well enough: it is as the others of its application"
-    sizes = [n for n in job.sizes if n <= nodes]
+    sizes = [n for n in job.sizes if n <= market.nodes]
     candidates = _candidates(job, sizes, extra, tries, rules)
     if not candidates:
         return [], "every size within reach is measured"
     grid = _thinned(sizes, candidates, fit)
-    a_node = price / job.weight
-    best, found = information_values(fit, grid, candidates, a_node, rules.windows, alpha)
+    a_node = market.price / job.weight
+    best, found = information_values(fit, grid, candidates, a_node, rules.windows, market.alpha)
     payoff = _payoff_s(job, now, rules) * max(1, siblings)
-    worth_of = {n: _utility(job.curve.throughput(n), alpha) for n in grid}
+    worth_of = {n: market.utility(job.curve.throughput(n)) for n in grid}
     scale = worth_of[best]
     net = {n: worth_of[n] - a_node * n for n in grid}
     most = max(0.0, *net.values())
@@ -289,7 +289,7 @@ def _proposals(
         if worth.gain < MIN_RELATIVE_GAIN * scale or gain <= 0:
             continue
         # The sizing sees what is lost over its whole horizon, and the resizes: given back, what is left is the gain.
-        bonus = (gain + (most - net[worth.nodes]) * horizon_s + resizes) * job.weight
+        bonus = (gain + (most - net[worth.nodes]) * market.horizon_s + resizes) * job.weight
         reason = (
             f"next {worth.nodes} nodes: knowing them is worth {worth.gain / scale:.1%} of what it trains on {best}, "
             f"measuring costs {cost / scale:.0f} s of that"
@@ -298,30 +298,22 @@ def _proposals(
     return wishes, "" if wishes else f"known well enough: no size is worth measuring (best {best})"
 
 
-def _downward(
-    job: Candidate,
-    price: float,
-    nodes: int,
-    horizon_s: float,
-    tries: Mapping[int, int],
-    rules: ProbeRules,
-    alpha: float,
-) -> tuple[list[ProbeProposal], str]:
+def _downward(job: Candidate, market: Market, tries: Mapping[int, int]) -> tuple[list[ProbeProposal], str]:
     """The next size on the way from large to small; or none, and why."""
     if job.known.prior_jobs is not None:
         return [], "known well enough: jobs of its application have been measured"
-    size = next_size_down(job.sizes, job.known.windows, rules.windows, tries)
+    size = next_size_down(job.sizes, job.known.windows, market.rules.windows, tries)
     if size is None:
         return [], "known well enough: it was measured down to its smallest size"
-    worth_of = {n: _utility(job.curve.throughput(n), alpha) for n in job.sizes if n <= nodes}
+    worth_of = {n: market.utility(job.curve.throughput(n)) for n in job.sizes if n <= market.nodes}
     if size not in worth_of:
         return [], f"{size} nodes are not to be had"
     scale = max(worth_of.values())
-    moved = abs(size - job.current) * price / job.weight * job.costs.activate_s
+    moved = abs(size - job.current) * market.price / job.weight * job.costs.activate_s
     resizes = (job.costs.grow_s + job.costs.shrink_s) * scale + 2 * moved
     # All that it trains less is given back, as if its nodes were worth nothing to others: it is measured in any case.
-    worth = MIN_RELATIVE_GAIN * scale * horizon_s
-    bonus = ((scale - worth_of[size]) * horizon_s + resizes + worth) * job.weight
+    worth = MIN_RELATIVE_GAIN * scale * market.horizon_s
+    bonus = ((scale - worth_of[size]) * market.horizon_s + resizes + worth) * job.weight
     return [ProbeProposal(job.id, size, worth, bonus, f"next {size} nodes, on its way from large to small")], ""
 
 
@@ -340,13 +332,6 @@ def next_size_down(
         if measured.get(last, 0) < windows and tries.get(last, 0) < MAX_TRIES_PER_SIZE:
             return last
     return None
-
-
-def _utility(speedup: float, alpha: float) -> float:
-    """What a second at that speed-up is worth to the objective."""
-    if alpha <= 0:
-        return speedup
-    return float(alpha_fair(np.array([speedup]), 1.0, np.ones(1), alpha)[0])
 
 
 def _candidates(

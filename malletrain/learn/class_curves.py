@@ -11,12 +11,17 @@ upper bound. A world of several classes with equal shares trains at the level of
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import permutations
 from statistics import median
 
-from malletrain.domain.job import Curve, ThroughputSample
+from malletrain.domain.job import Curve, Elastic, JobView, Pilot, ThroughputSample
+from malletrain.learn.advisor import JobKnowledge
 from malletrain.learn.curve import CurveFit, fit_curve
 from malletrain.learn.prior_jobs import PriorJobs
+from malletrain.sizing.problem import JobDemand, OnClasses
 
 #: What joins the classes of a world whose nodes differ.
 MIXED = " + "
@@ -49,20 +54,15 @@ def class_speeds(
     that were measured on both; else over `workers`, the speeds of one worker by class in worlds that span them."""
     ratios: dict[tuple[str, str], list[float]] = {}
     for fits in jobs:
-        for one in fits:
-            for other in fits:
-                if one == other:
-                    continue
-                ratio = _ratio(fits[one], fits[other])
-                if ratio is not None:
-                    ratios.setdefault((one, other), []).append(ratio)
+        for one, other in permutations(fits, 2):
+            if (ratio := _ratio(fits[one], fits[other])) is not None:
+                ratios.setdefault((one, other), []).append(ratio)
     spanning: dict[tuple[str, str], list[float]] = {}
     for speeds in workers:
-        for one, fast in speeds.items():
-            for other, slow in speeds.items():
-                if one != other and fast > 0 and slow > 0:
-                    ratio = min(max(fast / slow, 1 / MAX_SPEED_RATIO), MAX_SPEED_RATIO)
-                    spanning.setdefault((one, other), []).append(ratio)
+        for one, other in permutations(speeds, 2):
+            if speeds[one] > 0 and speeds[other] > 0:
+                ratio = min(max(speeds[one] / speeds[other], 1 / MAX_SPEED_RATIO), MAX_SPEED_RATIO)
+                spanning.setdefault((one, other), []).append(ratio)
     return {pair: median(found) for pair, found in sorted((spanning | ratios).items())}
 
 
@@ -97,3 +97,38 @@ def curves_on_classes(
         speed = speeds.get((name, present_class), 1.0) if name != present_class else 1.0
         found[name] = Curve(tuple((n, rate * speed) for n, rate in present.points))
     return found
+
+
+def on_classes(
+    demand: JobDemand,
+    stays: Sequence[Pilot],
+    known: JobKnowledge,
+    classes: Sequence[str],
+    class_of: Mapping[str, str],
+    speeds: Mapping[tuple[str, str], float],
+    view: JobView,
+) -> OnClasses:
+    """How a job runs on each class, in the units of its demand: speed-ups over one node as its curve has it.
+
+    A job may train on several classes at once: of a step each node has an equal share, so the slowest class gates it;
+    of independent items each takes as many as it can.
+    """
+    main, one = known.fit.node_class if known.fit is not None else "", view.rate_of_one
+    scaled = Curve(tuple((n, rate * one) for n, rate in demand.curve.points))
+    by_items = view.job.elastic is Elastic.TASKS
+    curves = curves_on_classes(classes, scaled, main, known.by_class, speeds, demand.max, balanced=by_items)
+    return OnClasses(
+        {name: curve.over(one) for name, curve in curves.items()},
+        dict(sorted(Counter(class_of[pilot.node] for pilot in stays).items())),
+        least_on(view.job.class_min, classes),
+        spans=True,
+        equal_shares=not by_items,
+    )
+
+
+def least_on(asked: Sequence[tuple[str, int]], classes: Sequence[str]) -> Mapping[str, int]:
+    """The fewest nodes of each of `classes`, by words `asked` for with a number: a word names every class that has
+    it, or has it as a part of its GRES (`k80` the class `gpu:k80:4 64 cpus`)."""
+    parts = {name: {*name.split(), *re.split("[:, ]", name)} for name in classes}
+    least = {name: max((nodes for word, nodes in asked if word in parts[name]), default=0) for name in classes}
+    return {name: nodes for name, nodes in least.items() if nodes}

@@ -70,7 +70,7 @@ class JobState:
     batches_at: int = 0  #: `samples_taken` when `batches` was fitted
     noise_scale: float | None = None
     active: int = 0  #: pilots that hold a node or are about to
-    turned_at: float = 0.0
+    nodes_since: float = 0.0
     waited_s: float = 0.0
     unseen_arrays: dict[int, float] = field(default_factory=dict)
     waits: bool = False  #: held until other jobs have come so far
@@ -83,7 +83,7 @@ class JobState:
     check: ScriptCheck | None = None  #: the last one of its script
 
     @property
-    def given_curve(self) -> Curve | None:
+    def believed_curve(self) -> Curve | None:
         """The curve that its owner gave, as long as nothing contradicts it."""
         return None if self.curve_refuted else self.job.given_curve
 
@@ -273,8 +273,8 @@ def _samples(record: JobState, event: Event, window: kinds.SamplesReported) -> N
     if record.first_sample_at is None:
         record.first_sample_at = event.at
     keep_sample(record.samples, sample)
-    if record.given_curve is not None:
-        record.curve_refuted = refutation(record.given_curve, record.samples, sample)
+    if record.believed_curve is not None:
+        record.curve_refuted = refutation(record.believed_curve, record.samples, sample)
     if (began := forget_earlier_phase(record.samples)) is not None:
         record.phase_began = began
     if record.probe is not None and record.probe.nodes == sample.nodes:

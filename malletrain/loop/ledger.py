@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from malletrain.decide.limits import NodeTimeSpent, keeps_its_size, terms_of, work_left_s
+from malletrain.decide.limits import NodeTimeSpent, work_left_s
 from malletrain.decide.rules import AccountBudget, Rules
 from malletrain.domain.event import DaemonStarted, Event, JobAnnounced, OperatorRequest, SamplesReported, TasksAdded
 from malletrain.domain.job import (
@@ -24,7 +24,9 @@ from malletrain.domain.job import (
     PilotPhase,
     ResizeCosts,
     ThroughputSample,
+    keeps_its_size,
     task_of,
+    terms_of,
 )
 from malletrain.learn.advisor import JobKnowledge
 from malletrain.learn.batch_choice import batch_curves
@@ -134,7 +136,7 @@ class Ledger:
                 if not isinstance(event.payload, SamplesReported):
                     record.costs = None
                 if phase in _WAITS_NOT and record.phase not in _WAITS_NOT:
-                    record.turned_at = event.at
+                    record.nodes_since = event.at
                 if before is None and event.pilot in record.pilots:  # a further node of a task, just started on
                     before = Pilot(event.pilot, record.job.id, PilotPhase.ENDED, event.at)
                 if before is not None:
@@ -193,10 +195,10 @@ class Ledger:
             return
         record.active += 1 if after.is_active else -1
         if after.is_active and record.active == 1:
-            record.waited_s, record.turned_at = max(0.0, at - record.turned_at), at
+            record.waited_s, record.nodes_since = max(0.0, at - record.nodes_since), at
         elif not after.is_active:
             if record.active == 0:
-                record.turned_at = at
+                record.nodes_since = at
             if before.started_at is not None:
                 self.usage.add(record.job.account, record.job.id, before.started_at, at)
 
@@ -266,7 +268,7 @@ class Ledger:
         pools: dict[tuple[str, str], PriorJobs | None] = {}
         worker_speeds = self.paces.speeds_by_class()
         for job_id, record in sorted(self._records.items()):
-            if record.phase.is_over or record.given_curve is not None:
+            if record.phase.is_over or record.believed_curve is not None:
                 continue
             self._fitted(record)
             key = application(record.job)
@@ -357,7 +359,7 @@ class Ledger:
             job=terms_of(record.job, check), phase=phase, pilots=dict(record.pilots), world=record.world,
             curve=self._curve(record), costs=record.costs, samples_done=record.samples_done,
             reason=record.reason or record.unsaved, topped_up_at=record.topped_up_at, failures=record.failures,
-            turned_at=record.turned_at, waited_s=record.waited_s, batches=self._batch_curves(record),
+            nodes_since=record.nodes_since, waited_s=record.waited_s, batches=self._batch_curves(record),
             noise_scale=record.noise_scale, curve_refuted=record.curve_refuted, committed_at=record.committed_at,
             waits=record.waits and phase is JobPhase.HELD, array_gone=record.array_gone,
             worlds_at=tuple(record.worlds_at),
@@ -367,7 +369,7 @@ class Ledger:
 
     def _curve(self, record: JobState) -> Curve | None:
         """What is taken for its curve: the one given, or that of the samples."""
-        given = record.given_curve
+        given = record.believed_curve
         return self._fitted(record) if given is None else plausible(given)
 
     def _fitted(self, record: JobState) -> Curve | None:

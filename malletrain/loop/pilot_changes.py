@@ -1,5 +1,5 @@
 """What a snapshot says of our pilots that the ledger does not know yet: pure comparison, and one question each for
-pilots that the queue no longer shows."""
+pilots that the queue no longer shows; and what follows when a worker is gone."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import functools
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
-from malletrain.decide.leaving import is_unfit
+from malletrain.decide.multi_node_pilots import co_allocated
+from malletrain.domain.decision import Action, LeaveCause, LeavePilot, RecyclePilot
 from malletrain.domain.event import Event, PilotEnded, PilotHeld, PilotStarted, PilotWaits
 from malletrain.domain.job import JobView, Pilot, PilotEnd, PilotPhase, part_of
+from malletrain.domain.slurm_reasons import is_unfit
 from malletrain.domain.snapshot import SlurmJob, SlurmState, Snapshot
 
 #: Ends that differ by less are the same end: Slurm's limits are whole minutes.
@@ -171,3 +173,18 @@ def _ended(pilot: Pilot, end: PilotEnd) -> _Seen | None:
         return None  # it came into the queue since: the next snapshot shows it
     reason = "preempted" if end.preempted else end.detail or end.state.value
     return PilotEnded(end.state, end.preempted, end.exit_code, end.detail), reason
+
+
+def after_loss(pilot: Pilot, view: JobView, *, left: bool, reason: str, deadline: float) -> list[Action]:
+    """What follows for a task of several nodes when the worker of one of its pilots is gone: those on its other nodes
+    are asked to leave, by `deadline`; when none is there any more, and the last `left` in order (one that was lost
+    may be only silent), the nodes are given back."""
+    others = co_allocated(pilot.id, view)
+    if any(other.ready for other in others):
+        why, cause = f"the worker of {pilot.id} on {pilot.node} is gone: {reason}", LeaveCause.CO_ALLOCATED_GONE
+        here = PilotPhase.RUNNING, PilotPhase.RELEASED  # a look may show the start after the worker was heard
+        going = [each for each in others if each.ready and each.phase in here]
+        return [LeavePilot(each.job_id, each.id, each.node, cause, deadline, why) for each in going]
+    running = PilotPhase.RUNNING, PilotPhase.LEAVING
+    back = [each for each in (pilot, *others) if left and each.phase in running]
+    return [RecyclePilot(each.job_id, each.id, each.node, reason) for each in back]

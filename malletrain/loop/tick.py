@@ -15,13 +15,10 @@ from itertools import groupby
 from typing import TypeVar, cast
 
 from malletrain.decide.decision import decide, yield_now
-from malletrain.decide.demand import DecisionCache
-from malletrain.decide.draft import Situation, pilots_of
-from malletrain.decide.leaving import SET_BACK_S, termination
-from malletrain.decide.limits import admission_refusal
-from malletrain.decide.multi_node_pilots import after_loss, co_allocated
+from malletrain.decide.draft import DecisionCache, Situation, pilots_of
+from malletrain.decide.leaving import SET_BACK_S
+from malletrain.decide.multi_node_pilots import co_allocated
 from malletrain.decide.rules import Rules
-from malletrain.decide.sizes import scale_up_jobs
 from malletrain.decide.yielding import YieldPlan
 from malletrain.domain import event as kinds
 from malletrain.domain.decision import (
@@ -40,12 +37,14 @@ from malletrain.domain.errors import ClusterUnavailable, JournalUnavailable
 from malletrain.domain.event import Event, Payload
 from malletrain.domain.job import JobPhase, JobView, MalleableJob, PilotPhase
 from malletrain.domain.snapshot import FREE_STATES, NodeState, Snapshot
+from malletrain.learn.profiling import scale_up_jobs
 from malletrain.learn.samples import plausible
 from malletrain.loop.ledger import Ledger
-from malletrain.loop.pilot_changes import observe
+from malletrain.loop.pilot_changes import after_loss, observe
 from malletrain.loop.ports import Clock, Cluster, Journal, Workers
 from malletrain.loop.trackers.hole_history import PlannedStarts, hole_events
-from malletrain.loop.waiting_reason import settle, why_silent, why_without_nodes
+from malletrain.loop.waiting_reason import settle, termination, why_silent, why_without_nodes
+from malletrain.sizing.deadlines import admission_refusal
 from malletrain.sizing.objective import Objective
 from malletrain.sizing.policy import Need, Policy
 
@@ -212,7 +211,7 @@ class Loop:
                 self._workers.choose_batches(job, batches)
             self._record_yields(snapshot, decided.yielded.delayed)
             self._take_back(decided.decision.strays)
-            self._workers.climb(scale_up_jobs(situation.views, situation.known, self.rules))
+            self._workers.climb(scale_up_jobs(situation.views, situation.known, self.rules.probing))
             self._apply(decided.decision.actions)
         return decided.decision
 

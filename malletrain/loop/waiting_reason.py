@@ -1,14 +1,17 @@
-"""Why a job waits: for other jobs, as sbatch's `--dependency` has it, or, where it could train, for nodes."""
+"""Why a job waits, for other jobs as sbatch's `--dependency` has it, or for nodes; and when it waits in vain."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from malletrain.decide.demand import RETRY_S
+from malletrain.decide.limits import affordable_nodes
+from malletrain.decide.rules import Rules
 from malletrain.domain.decision import Decision
-from malletrain.domain.event import JobHeld, JobReleased
+from malletrain.domain.event import JobCancelled, JobFailed, JobHeld, JobReleased
 from malletrain.domain.job import DependencyKind, Elastic, JobPhase, JobView, MalleableJob
-from malletrain.domain.snapshot import Snapshot
+from malletrain.domain.output_files import output_file
+from malletrain.domain.snapshot import SlurmState, Snapshot
+from malletrain.learn.profiling import RETRY_S
 
 #: Seconds without a report of training after which that is said.
 SILENT_S = 60.0
@@ -105,3 +108,47 @@ def settle(views: Mapping[int, JobView]) -> Iterator[tuple[int, JobHeld | JobRel
             yield job_id, JobReleased(), "what it waited for has come to pass"
         elif reason != view.reason:
             yield job_id, JobHeld(waits=True), reason
+
+
+def termination(view: JobView, rules: Rules, spent_s: float = 0.0) -> tuple[JobCancelled | JobFailed, str] | None:
+    """How a job that cannot go on ends, and why; None for one that can. `spent_s`: node-seconds that it has used.
+
+    A pilot that ends before its worker is ready has a fault that the next one has too (a wrong path, a missing
+    module): trying on would consume the whole array.
+    """
+    job, again = view.job, "submit it again, and it goes on from its last save"
+    if view.array_gone and not view.pilots and not view.phase.is_over:
+        return JobFailed(), f"{view.array_gone}: submit it again"
+    if view.phase not in (JobPhase.QUEUED, JobPhase.RUNNING, JobPhase.HELD) or not view.pilots:
+        return None
+    least = max(1, job.min_nodes)
+    if job.budget_node_s is not None and not view.active and spent_s > 0:
+        left = max(0.0, job.budget_node_s - spent_s)
+        if affordable_nodes(left, rules.horizon_s) < least:
+            spent = f"its budget of {job.budget_node_s / 3600:.4g} node-hours is spent"
+            return JobCancelled(), f"{spent}: what is left, {left / 3600:.2g}, is too little for its fewest nodes"
+    if view.failures >= rules.max_failures:
+        failed = [p for p in view.pilots.values() if p.ended_as is not None]
+        last = max(failed, key=lambda p: (p.since, p.id))
+        output = f"slurm-{last.task}.out in the folder of the submission"
+        if job.output:
+            output = output_file(job.output[-1], last.task, job.name, job.user)
+        in_a_row = f"{view.failures} pilots in a row ended before their worker was ready ({last.reason})"
+        return JobFailed(), f"{in_a_row}: see {output}"
+    if view.active or view.held_count * rules.max_nodes >= least:
+        return None
+    tasks = [p for p in view.pilots.values() if not p.is_part]
+    if view.held_count:  # only a living worker can submit more
+        few = f"{view.held_count} of its {len(tasks)} tasks are left, too few for its fewest nodes, {job.min_nodes}"
+        return JobFailed(), f"{few}: {again}"
+    last = max(tasks, key=lambda pilot: pilot.since)
+    if last.ended_as is SlurmState.CANCELLED:  # (an earlier one may have been cancelled for itself)
+        return JobCancelled(), "its array was cancelled in Slurm"
+    ends = [p.ended_as for p in tasks]
+    if last.ended_as is SlurmState.UNKNOWN:
+        return JobFailed(), (
+            f"Slurm no longer knows its tasks ({ends.count(last.ended_as)} of {len(ends)}): slurmctld was killed "
+            f"before it had saved them, or they ended while nobody looked: {again}"
+        )
+    consumed = ", ".join(f"{ends.count(state)} {state.value}" for state in SlurmState if state in ends)
+    return JobFailed(), f"no held task is left (of {len(ends)}: {consumed}): {again}"

@@ -16,19 +16,18 @@ import heapq
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from functools import partial
 from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.decide.holes import limit_s
+from malletrain.decide.holes import limit_s, split_reserve
 from malletrain.decide.multi_node_pilots import LEAST_STAY_S, make_room, pilot_width
+from malletrain.decide.placement import take_cohorts
 from malletrain.decide.reconcile import starts_at_once
-from malletrain.decide.reserve import split_reserve
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.options import Options
-from malletrain.replay.pilot_rules import Cohorts, HoleRecords, MultiNodeTasks, Turns, cheapest_pilots
+from malletrain.replay.pilot_rules import HoleRecords, MultiNodeTasks, Turns, cheapest_pilots, cohorts
 from malletrain.replay.policy_inputs import ClassesOfNodes, ClassIdeal, ClassRates
 from malletrain.replay.result import Cause, Log, Result, Totals
 from malletrain.replay.scoring.ideal import Ideal
@@ -511,10 +510,8 @@ class Engine:
 
     def _widen(self, nodes: int) -> None:
         """How wide pilots that start now are, where `nodes` nodes can be held."""
-        width = pilot_width(
-            self.n_held, max(0, nodes - self.n_held), len(self._tasks), max_pilots=self.rules.max_pilots,
-            max_starts=self.rules.max_starts, max_nodes=min(self.rules.max_nodes, max(self._most)),
-        )  # fmt: skip
+        free = max(0, nodes - self.n_held)
+        width = pilot_width(self.n_held, free, len(self._tasks), max(self._most), self.rules)
         self._tasks.widen(width, self.n_held)
 
     def _pilots(self) -> int:
@@ -592,9 +589,7 @@ class Engine:
             free = self._startable
         free = free[self._freed[free] < self.now]
         began = self._cohorts()
-        pool = None
-        if self._tasks.several:
-            pool = Cohorts(free, began[free].tolist())
+        groups = cohorts(free, began[free]) if self._tasks.several else None
         left = int(min(self.rules.max_pilots - self._pilots(), starts_at_once(self.rules.max_starts)))
         begin = 0
         taken: list[Ints] = []
@@ -604,8 +599,9 @@ class Engine:
                 break
             mine = free[begin : begin + wanted]
             begin += wanted
-            if pool is not None:
-                mine = np.array(pool.take(wanted, partial(self._values_held, j, began)), dtype=np.int64)
+            if groups is not None:
+                own = began[self.owner == j].tolist()
+                mine = np.array(take_cohorts(groups, own, wanted, lambda _: ""), dtype=np.int64)
                 part = mine[: left * self._tasks.width]
                 left -= -(-len(part) // self._tasks.width)
             else:
@@ -625,10 +621,6 @@ class Engine:
         if self._holes is None or self._tasks.width == 1:
             return np.zeros(len(self.state))
         return self._holes.began
-
-    def _values_held(self, j: int, column: NDArray[np.float64]) -> set[float]:
-        """The values in `column` of the nodes that job j holds."""
-        return set(column[self.owner == j].tolist())
 
     def _decide_by_class(self, classes: ClassesOfNodes) -> None:
         """As `_decide`, with nodes of several classes."""

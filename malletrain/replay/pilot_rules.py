@@ -8,16 +8,16 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.decide.demand import leaving_costs, with_whole_tasks
 from malletrain.decide.limits import Waits, on_turn_or_starving
-from malletrain.decide.multi_node_pilots import tasks_kept, unbroken_sizes
-from malletrain.decide.placement import cohort_to_take
+from malletrain.decide.yielding import leaving_costs, with_whole_tasks
 from malletrain.replay.sizer import rate_of_one
 from malletrain.replay.workload import TrainingJob
+from malletrain.sizing.whole_tasks import tasks_kept, unbroken_sizes
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -115,36 +115,10 @@ def _runs(jobs: Sequence[int]) -> list[tuple[int, int]]:
     return [(job, len(list(same))) for job, same in groupby(jobs)]
 
 
-class Cohorts:
-    """Free nodes by cohort, best first, and which of them a job takes: as `malletrain.decide.placement` does."""
-
-    def __init__(self, nodes: Ints, cohort: Sequence[float]) -> None:
-        """`cohort` of each of `nodes`."""
-        self._groups: list[tuple[float, list[int]]] = []
-        for node, began in zip(nodes.tolist(), cohort, strict=True):
-            if not self._groups or began != self._groups[-1][0]:
-                self._groups.append((began, []))
-            self._groups[-1][1].append(node)
-
-    def take(self, wanted: int, cohorts_of_job: Callable[[], set[float]]) -> list[int]:
-        """Up to `wanted` nodes for a job; `cohorts_of_job()`: the cohorts that it has nodes of, a set of its own."""
-        taken: list[int] = []
-        own: set[float] | None = None
-        reached: list[float] = []
-        while len(taken) < wanted and self._groups:
-            left = wanted - len(taken)
-            if len(self._groups) == 1:
-                group = self._groups[0]
-            else:
-                own = cohorts_of_job() if own is None else own
-                own.update(reached)
-                group = self._groups[cohort_to_take([(c, len(n)) for c, n in self._groups], own, left)]
-            taken += group[1][:left]
-            reached.append(group[0])
-            del group[1][:left]
-            if not group[1]:
-                self._groups.remove(group)
-        return taken
+def cohorts(nodes: Ints, began: Floats) -> list[tuple[float | None, list[int]]]:
+    """Free `nodes`, best first, by the moments when their holes `began`: as `take_cohorts` takes them."""
+    pairs = zip(nodes.tolist(), began.tolist(), strict=True)
+    return [(at, [node for node, _ in alike]) for at, alike in groupby(pairs, key=itemgetter(1))]
 
 
 class Turns:
@@ -230,7 +204,7 @@ def cheapest_pilots(
 
     `owner`, `started`, `task`: of each of them its job, by its place in `jobs`, when its pilot started (s), and its
     Slurm task (None: each node is a task). The pilots of a job that end soonest are the first to go, as in
-    `malletrain.decide.demand.harvested`; costs are in speed-ups, times the job's weight.
+    `malletrain.decide.yielding.harvested`; costs are in speed-ups, times the job's weight.
     """
     order = np.lexsort((nodes, started, owner))
     numbers, first, counts = np.unique(owner[order], return_index=True, return_counts=True)

@@ -23,7 +23,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from malletrain.sizing.problem import JobDemand, JobId, id_order
+from malletrain.domain.job import Curve, JobView
+from malletrain.sizing.policy import Need, Policy
+from malletrain.sizing.problem import Due, JobDemand, JobId, id_order
 from malletrain.sizing.values import permitted_sizes
 
 #: A deadline must be met with this chance.
@@ -31,6 +33,9 @@ MIN_PROBABILITY = 0.9
 
 #: Time that resizes and nodes that are lost take, as a factor on training.
 SLACK_FACTOR = 1.1
+
+#: The shortest observation of the pool from which its supply of nodes is estimated (s).
+MIN_OBSERVED_S = 6 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,3 +96,54 @@ def supply_quantiles(levels: Sequence[float], weights: Sequence[float], count: i
     reached = np.cumsum(weight) / weight.sum()
     at = np.searchsorted(reached, (np.arange(count) + 0.5) / count)
     return tuple(int(n) for n in level[np.minimum(at, len(level) - 1)])
+
+
+def due_of(view: JobView, now: float) -> Due | None:
+    """What is left until the job's deadline, in the units of its demand; None where it has none."""
+    job = view.job
+    if job.deadline is None or job.total_samples is None:
+        return None
+    return Due(max(0.0, job.deadline - now), max(0.0, job.total_samples - view.samples_done) / view.rate_of_one)
+
+
+def admission_refusal(
+    wanted: JobView, others: Iterable[JobView], supply: Sequence[int], seen_s: float, now: float, policy: Policy
+) -> str:
+    """Why `wanted`, whose job has a deadline, is not taken beside the `others` that are not over; '' where it is.
+    `supply`: equally likely numbers of nodes, from `seen_s` seconds of watching; `policy`: what sizes jobs here."""
+    job = wanted.job
+    if Need.DEADLINES not in policy.needs:
+        return f"this site keeps no deadlines (its sizing.policy is {policy.name}): leave --deadline out"
+    if job.total_samples is None or job.given_curve is None:
+        return "a deadline needs to know the work and the speed: give --total-samples and --curve too"
+    if seen_s < MIN_OBSERVED_S:
+        least = MIN_OBSERVED_S / 3600
+        return f"the idle nodes have been watched for {seen_s / 3600:.1f} h only, {least:.0f} h are needed"
+    mine = _demand(wanted, now)
+    share = satisfactory_share(mine)
+    if share is None:
+        return f"it would be late on {job.max_nodes} nodes too: it needs more nodes, or more time"
+    earlier = [_demand(view, now) for view in others if view.job.deadline is not None]
+    before = {each.job for each in deadline_guarantees(earlier, supply, 0, MIN_PROBABILITY)}
+    found = {each.job for each in deadline_guarantees([*earlier, mine], supply, 0, MIN_PROBABILITY)}
+    if job.id in found:
+        broken = sorted(before - found, key=str)
+        return f"it needs {share} nodes until then, which are promised to job {broken[0]}" if broken else ""
+    chance = f"a chance of {MIN_PROBABILITY:.0%}"
+    return f"it needs {share} nodes until then, more than are idle with {chance} and not promised: give it more time"
+
+
+def _demand(view: JobView, now: float) -> JobDemand:
+    """The job as far as its deadline goes: whatever tasks it has now, it may have more."""
+    job = view.job
+    curve = (view.curve or job.given_curve or Curve.linear(job.max_nodes)).over_one()
+    return JobDemand(
+        id=job.id,
+        current=len(view.staying),
+        min=job.min_nodes,
+        max=job.max_nodes,
+        curve=curve,
+        sizes=job.sizes,
+        activate_s=view.costs.start_s + view.costs.activate_s,
+        due=due_of(view, now),
+    )

@@ -51,10 +51,12 @@ def urgency_by_rest(remaining_s: float | None, attained_s: float) -> float:
     return UNIT_URGENCY_S / max(rest, MIN_REMAINING_S)
 
 
-def rest_by_attained(attained_s: float) -> float:
-    """What stands for the rest of a job for `srpt` where it is not known: seconds of one node's work that were done,
-    in whole powers of two. Jobs that have done nearly the same would take turns at each look, and each turn is a
-    resize; Tiresias has queues for that."""
+def rest_or_attained(remaining_s: float | None, attained_s: float) -> float:
+    """The rest of a job for `srpt`, in seconds of one node's work; where that is not known (None), those that were
+    done, in whole powers of two. Jobs that have done nearly the same would take turns at each look, and each turn is
+    a resize; Tiresias has queues for that."""
+    if remaining_s is not None:
+        return remaining_s
     return float(2.0 ** math.floor(math.log2(max(attained_s, MIN_REMAINING_S))))
 
 

@@ -31,9 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from malletrain.decide.demand import expected_curve
 from malletrain.decide.rules import Rules
-from malletrain.decide.sizes import advice_for, probe_changes, with_advice, within_reach
 from malletrain.domain.event import ProbeBegun
 from malletrain.domain.job import (
     Curve,
@@ -47,6 +45,7 @@ from malletrain.domain.job import (
 from malletrain.learn.advisor import JobKnowledge
 from malletrain.learn.curve import CurveFit, fit_curve, shared_evidence
 from malletrain.learn.prior_jobs import MAX_PRIOR_JOBS, Evidence, PriorJobs, application
+from malletrain.learn.profiling import advice_for, expected_curve, probe_changes, with_advice, within_reach
 from malletrain.learn.samples import forget_earlier_phase, keep_sample
 from malletrain.learn.scale_up_profiling import next_measurement_size
 from malletrain.replay.workload import IMAGENET, POLLUX
@@ -241,12 +240,13 @@ def plan(name: str, jobs: Jobs, nodes: int, now: float) -> tuple[dict[int, int],
         for j in jobs
     }
     wanted = {
-        j.job.id: demand(j, expected_curve(views[j.job.id], known[j.job.id], RULES), j.job.max_nodes) for j in jobs
+        j.job.id: demand(j, expected_curve(views[j.job.id], known[j.job.id], RULES.probing), j.job.max_nodes)
+        for j in jobs
     }
-    demands = within_reach(wanted, views, known, nodes, RULES)
+    demands = within_reach(wanted, views, known, nodes, RULES.probing)
     problem = Problem(RULES.horizon_s, nodes, tuple(demands))
     plain = {int(j): n for j, n in Exact().size(problem).sizes.items()}
-    advice = advice_for(problem, views, known, now, RULES)
+    advice = advice_for(problem, views, known, now, RULES.probing)
     sizes = {int(j): n for j, n in Exact().size(with_advice(problem, advice)).sizes.items()}
     by_id = {j.job.id: j for j in jobs}
     for number, change, _ in probe_changes(advice, sizes, known):

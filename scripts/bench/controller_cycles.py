@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from malletrain.decide.queue_promise import ControllerBudget, harmless_cycle_s
+from malletrain.loop.trackers.queue_promise import ControllerBudget, harmless_cycle_s
 from malletrain.slurm.formats import sdiag
 from scripts.lab import Lab, LabConfig, LabError
 from scripts.lab.conf import SCHEDULER_PARAMETERS

@@ -26,8 +26,7 @@ from typing import Any
 import numpy as np
 
 from malletrain.decide.decision import decide
-from malletrain.decide.demand import DecisionCache
-from malletrain.decide.draft import Situation
+from malletrain.decide.draft import DecisionCache, Situation
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import Action, CutLimit, LeavePilot, RecyclePilot, StartPilot
 from malletrain.domain.job import Curve, JobPhase, JobView, MalleableJob, Pilot, PilotPhase
@@ -65,7 +64,7 @@ class Machine:
             curve = Curve(tuple((n, 400.0 * s) for n, s in sizing.IMAGENET[number % 7].points))
         job = MalleableJob(number, f"job{number}", "alice", 1001, "harvest", 1, 64, START, given_curve=curve)
         tasks = [Pilot(f"{number}_{t}", number, PilotPhase.HELD, START) for t in range(70)]
-        return JobView(job, JobPhase.RUNNING, {p.id: p for p in tasks}, curve=curve, turned_at=START)
+        return JobView(job, JobPhase.RUNNING, {p.id: p for p in tasks}, curve=curve, nodes_since=START)
 
     def _open(self, names: list[str]) -> None:
         for name in names:

@@ -12,9 +12,8 @@ import sys
 import time
 from typing import Any
 
-from malletrain.decide.nodes_left import HarvestedNode
 from malletrain.decide.rules import Rules
-from malletrain.decide.yielding import plan_yields
+from malletrain.decide.yielding import HarvestedNode, plan_yields
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState, Snapshot
 
 #: What waits in a burst, by name: what its jobs ask for.
@@ -55,7 +54,7 @@ def burst(nodes: int, waiting: str, leaf: int = 0, width: int = 1) -> tuple[Snap
         running = SlurmState.RUNNING
         rows.append(SlurmJob(f"9_{at}", 90_000 + at, "al", "harvest", "harvest", "", running, nodes=tuple(task)))
     harvested = [
-        HarvestedNode(name, f"9_{at}", at % 97, 1.0 + at % 97 / 100, frozenset(task if width > 1 else ()))
+        HarvestedNode(name, f"9_{at}", 1.0 + at % 97 / 100, frozenset(task if width > 1 else ()))
         for at, task in enumerate(tasks)
         for name in task
     ]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from malletrain.decide.queue_promise import lower_share
+from malletrain.loop.trackers.queue_promise import lower_share
 
 #: The arms: the first is what the others are compared with, the second its twin: the noise floor.
 BASE, TWIN, PREEMPTION, PILOTS = "none", "twin", "preemption", "pilots"

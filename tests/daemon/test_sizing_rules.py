@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from malletrain import config
-from malletrain.decide.demand import profile_of
 from malletrain.decide.rules import AccountBudget, MainPromise, Period, Rules, SiteLimit
 from malletrain.domain.job import Elastic, JobPhase, JobView, Profile
+from malletrain.learn.profiling import profile_of
 from malletrain.site_rules import rules_from, unknown_names
 from malletrain.sizing.objective import Objective
 from malletrain.slurm.site.site_facts import PartitionFacts, SiteFacts
@@ -123,7 +123,7 @@ def test_a_wrong_budget_is_named(lines: str, says: str) -> None:
 
 
 def test_by_default_live_jobs_are_measured_and_restarted_ones_only_looked_at() -> None:
-    found = rules("")
+    found = rules("").probing
     live, restarted = (JobView(job(1, elastic=how), JobPhase.QUEUED) for how in (Elastic.LIVE, Elastic.RESTART))
     assert (profile_of(live, found), profile_of(restarted, found)) == (Profile.ACTIVE, Profile.PASSIVE)
     asks = JobView(job(1, elastic=Elastic.RESTART, profile=Profile.ACTIVE), JobPhase.QUEUED)

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from malletrain.decide import yielding
-from malletrain.decide.nodes_left import MOST_TIMES_CHEAPEST, HarvestedNode, rank_of
 from malletrain.decide.rules import Rules
-from malletrain.decide.yielding import YieldPlan
+from malletrain.decide.yielding import MOST_TIMES_CHEAPEST, HarvestedNode, YieldPlan, rank_of
 from malletrain.domain.requirements import Requirements
 from malletrain.domain.snapshot import SlurmJob, Snapshot
 

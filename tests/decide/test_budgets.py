@@ -56,12 +56,13 @@ def test_budgets_cap_their_own_jobs_and_tell_the_policy_what_is_left() -> None:
     }
     demands = [demand(i, 0, 8) for i in views]
     budget = AccountBudget("biology", frozenset({"bio"}), 3000.0, Period.WEEK)
-    found = budgets_for([budget], NodeTimeSpent({"biology": 1500.0}, {3: 10.0}), views, demands, 300.0, START)
+    rules = replace(RULES, budgets=(budget,), horizon_s=300.0)
+    found = budgets_for(rules, NodeTimeSpent({"biology": 1500.0}, {3: 10.0}), views, demands, START)
     assert [(dict(c.coefficients), c.upper) for c in found.caps] == [({1: 1.0, 3: 1.0}, 5), ({3: 1.0}, 0)]
     assert [(b.jobs, b.node_s) for b in found.left] == [(frozenset({1, 3}), 1500.0), (frozenset({3}), 90.0)]
     assert [r.subject for r in found.refusals] == ["job 3"]
     assert "0.02778 node-hours" in found.refusals[0].reason
-    assert budgets_for([budget], NodeTimeSpent(), {2: views[2]}, demands[1:2], 300.0, START).caps == ()
+    assert budgets_for(rules, NodeTimeSpent(), {2: views[2]}, demands[1:2], START).caps == ()
 
 
 def held_s(world: World) -> float:

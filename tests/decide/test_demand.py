@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.decide.decision import decide
-from malletrain.decide.demand import DecisionCache, change_interval_s
-from malletrain.decide.draft import Situation
-from malletrain.decide.nodes_left import HarvestedNode
+from malletrain.decide.draft import DecisionCache, Situation
 from malletrain.decide.rules import Rules
-from malletrain.decide.yielding import any_pending_fits, plan_yields
+from malletrain.decide.sizes import demand_of
+from malletrain.decide.yielding import HarvestedNode, any_pending_fits, plan_yields
 from malletrain.domain.job import Curve, Elastic, JobPhase, JobView, Pilot, PilotPhase, ResizeCosts
 from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot
 from malletrain.learn.advisor import JobKnowledge
+from malletrain.learn.profiling import change_interval_s
 from malletrain.sizing.objective import Objective
 from malletrain.sizing.policy import Policy
 from malletrain.sizing.problem import Problem, Sizes
@@ -109,7 +109,7 @@ def test_decisions_with_a_memory_are_those_without(looks: list[Situation], keep_
 def test_where_nobody_fits_nobody_yields(looks: list[Situation]) -> None:
     for look in looks:
         if not any_pending_fits(look.snapshot, RULES):
-            nodes = [HarvestedNode(p.node, p.id, 1, 1.0) for view in look.views.values() for p in view.staying]
+            nodes = [HarvestedNode(p.node, p.id, 1.0) for view in look.views.values() for p in view.staying]
             answer = plan_yields(look.snapshot, nodes, {}, look.now, RULES)
             assert (answer.leave, answer.claimed, answer.startable) == ({}, {}, {})
 
@@ -117,9 +117,7 @@ def test_where_nobody_fits_nobody_yields(looks: list[Situation]) -> None:
 def test_a_demand_counts_in_speedups_and_has_no_more_nodes_than_tasks() -> None:
     curve = Curve(((1, 50.0), (4, 150.0)))
     pilots = {f"1_{t}": Pilot(f"1_{t}", 1, PilotPhase.HELD, START) for t in range(3)}
-    demand = DecisionCache().demand(
-        JobView(job(1, most=8), JobPhase.QUEUED, pilots, curve=curve), (), JobKnowledge(), RULES
-    )
+    demand = demand_of(JobView(job(1, most=8), JobPhase.QUEUED, pilots, curve=curve), (), JobKnowledge(), RULES)
     assert demand.curve.points == ((1, 1.0), (4, 3.0))
     assert (demand.current, demand.max) == (0, 3)
 
@@ -187,7 +185,7 @@ def test_a_world_that_stands_still_is_not_sized_again() -> None:
             return policy("auto").size(problem)
 
     held = {f"1_{t}": Pilot(f"1_{t}", 1, PilotPhase.HELD, START) for t in range(3)}
-    views = {1: JobView(job(1, most=3), JobPhase.QUEUED, held, curve=Curve.linear(3), turned_at=START)}
+    views = {1: JobView(job(1, most=3), JobPhase.QUEUED, held, curve=Curve.linear(3), nodes_since=START)}
     nodes, counting, memo = tuple(node(f"n{i}") for i in range(2)), Counting(), DecisionCache()
 
     def look(at: float, count: int) -> None:
@@ -219,7 +217,7 @@ def test_the_job_that_ends_first_has_most_nodes(
             JobPhase.QUEUED,
             {f"{j}_{t}": Pilot(f"{j}_{t}", j, PilotPhase.HELD, START) for t in range(8)},
             curve=curve,
-            turned_at=START,
+            nodes_since=START,
         )
         for j, total in zip((1, 2), totals, strict=True)
     }

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from malletrain.decide.demand import DecisionCache, expected_curve, profile_of
 from malletrain.decide.rules import Rules
-from malletrain.decide.sizes import scale_up_jobs
+from malletrain.decide.sizes import demand_of
 from malletrain.domain.event import Event, JobAnnounced
 from malletrain.domain.job import Curve, Elastic, JobPhase, JobView, Pilot, PilotPhase, Profile, ResizeCosts
 from malletrain.learn.advisor import JobKnowledge
+from malletrain.learn.profiling import expected_curve, profile_of, scale_up_jobs
 from malletrain.loop.ledger import Ledger
 from malletrain.sizing.problem import Problem
 from malletrain.sizing.registry import policy
@@ -31,9 +31,9 @@ def test_items_are_taken_to_scale_whatever_the_site_profiles(of_site: Profile) -
     rules = Rules()
     rules = replace(rules, probing=replace(rules.probing, profile=of_site, restart_profile=of_site))
     items = view(1, Elastic.TASKS, ResizeCosts(), Curve(((1, 5.0), (8, 9.0))))
-    assert profile_of(items, rules) is Profile.NONE
-    assert expected_curve(items, KNOWN, rules) == Curve.linear(8)
-    assert not scale_up_jobs({1: items}, {1: KNOWN}, rules)
+    assert profile_of(items, rules.probing) is Profile.NONE
+    assert expected_curve(items, KNOWN, rules.probing) == Curve.linear(8)
+    assert not scale_up_jobs({1: items}, {1: KNOWN}, rules.probing)
 
 
 @pytest.mark.parametrize("name", ["auto", "exact", "milp"])
@@ -41,7 +41,7 @@ def test_holes_that_end_before_a_training_has_begun_go_to_items(name: str) -> No
     """A horizon below the activation of the training: only the items gain by nodes."""
     costs = ledger_costs(Elastic.TASKS)
     views = [view(1, Elastic.LIVE, TRAINING), view(2, Elastic.TASKS, costs)]
-    demands = tuple(DecisionCache().demand(each, (), KNOWN, Rules()) for each in views)
+    demands = tuple(demand_of(each, (), KNOWN, Rules()) for each in views)
     sizes = policy(name).size(Problem(horizon_s=30.0, nodes=8, jobs=demands)).sizes
     assert sizes.get(1, 0) == 0
     assert sizes[2] == 8

@@ -7,26 +7,22 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.decide.demand import harvested
 from malletrain.decide.multi_node_pilots import (
     LEAST_STAY_S,
     MOST_TIMES_ALIKE,
     WIDER_TIMES,
-    after_loss,
-    keep_whole_tasks,
     make_room,
     pilot_width,
     startable,
     task_groups,
-    unbroken_sizes,
-    whole_sizes,
     with_co_allocated,
 )
-from malletrain.decide.nodes_left import HarvestedNode
-from malletrain.decide.yielding import plan_yields
+from malletrain.decide.yielding import HarvestedNode, harvested, plan_yields
 from malletrain.domain.decision import Hole, LeaveCause, LeavePilot, RecyclePilot
 from malletrain.domain.job import Curve, JobPhase, JobView, Pilot, PilotPhase, part_of, pilot_name, task_of
 from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot
+from malletrain.loop.pilot_changes import after_loss
+from malletrain.sizing.whole_tasks import keep_whole_tasks, unbroken_sizes, whole_sizes
 from tests.world import RULES, START, job, main_job, node
 
 HOLES = st.lists(
@@ -83,19 +79,20 @@ def test_only_like_holes_that_end_together_are_put_together(
 def test_pilots_are_as_wide_as_their_number_asks_and_no_wider(held: int, free: int, data: st.DataObject) -> None:
     most, cap = data.draw(st.integers(1, 256)), data.draw(st.integers(1, 300))
     tasks = data.draw(st.integers(-(-held // most), min(held, cap))) if held <= most * cap else cap
-    width = pilot_width(held, free, tasks, max_pilots=cap, max_starts=0, max_nodes=most)
+    rules = replace(RULES, max_pilots=cap, max_starts=0, max_nodes=256)
+    width = pilot_width(held, free, tasks, most, rules)
     assert 1 <= width <= most
     if most > 1 and width < min(most, free, MOST_TIMES_ALIKE * -(-(held + free) // cap)) and tasks < cap:
         assert width * (cap - tasks) >= free, "the pilots that there may be hold all that is free"
     if held + free <= cap and tasks == held:
         assert width == 1, "while there are enough pilots, each holds one node"
-    assert pilot_width(held, free, tasks, max_pilots=cap, max_starts=0, max_nodes=1) == 1
+    assert pilot_width(held, free, tasks, most, replace(rules, max_nodes=1)) == 1
 
 
 def test_many_free_nodes_are_held_within_a_minute_of_bounded_starts() -> None:
-    bounded = {"max_pilots": 5000, "max_starts": 10, "max_nodes": 256}
-    assert pilot_width(0, 60, 0, **bounded) == 1
-    assert pilot_width(0, 1000, 0, **bounded) == 20
+    bounded = replace(RULES, max_pilots=5000, max_starts=10, max_nodes=256)
+    assert pilot_width(0, 60, 0, 256, bounded) == 1
+    assert pilot_width(0, 1000, 0, 256, bounded) == 20
 
 
 NODES = st.lists(st.integers(1, 40), max_size=12)
@@ -207,8 +204,8 @@ def test_a_node_of_a_wide_task_costs_all_that_the_task_trains() -> None:
 def world(waiting: int, single_cost: float) -> tuple[Snapshot, list[HarvestedNode]]:
     """A task on h0..h3 that costs 4, and pilots by themselves on s0..s2; a main job waits for so many nodes."""
     wide = frozenset(f"h{n}" for n in range(4))
-    held = [HarvestedNode(f"h{n}", pilot_name("9_0", n), 1, 4.0, wide) for n in range(4)]
-    held += [HarvestedNode(f"s{n}", f"8_{n}", 2, single_cost) for n in range(3)]
+    held = [HarvestedNode(f"h{n}", pilot_name("9_0", n), 4.0, wide) for n in range(4)]
+    held += [HarvestedNode(f"s{n}", f"8_{n}", single_cost) for n in range(3)]
     common = {"user": "alice", "account": "", "partition": "harvest", "qos": "", "state": SlurmState.RUNNING}
     rows = [SlurmJob(id="9_0", raw_id=900, nodes=tuple(sorted(wide)), **common)]  # type: ignore[arg-type]
     rows += [SlurmJob(id=f"8_{n}", raw_id=800 + n, nodes=(f"s{n}",), **common) for n in range(3)]  # type: ignore[arg-type]

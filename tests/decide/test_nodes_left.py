@@ -8,9 +8,8 @@ from random import Random
 
 import pytest
 
-from malletrain.decide.nodes_left import HarvestedNode
 from malletrain.decide.rules import Rules
-from malletrain.decide.yielding import YieldPlan, plan_yields
+from malletrain.decide.yielding import HarvestedNode, YieldPlan, plan_yields
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState, Snapshot
 from scripts.bench.yielding import BURST_AT, BURSTS, burst
 from tests.decide.plain_yielding import PlainYields
@@ -76,8 +75,8 @@ def random_world(random: Random) -> tuple[Snapshot, list[HarvestedNode]]:
         nodes += [Node(name, state, ("batch", "harvest"), features=features) for name in here]
         if use == "pilot":
             together = frozenset(here) if len(here) > 1 else frozenset()
-            cost, job = random.choice((0.5, 1.0, 2.5)), random.randint(1, 3)
-            harvested += [HarvestedNode(name, f"9_{name}", job, cost, together) for name in here]
+            cost = random.choice((0.5, 1.0, 2.5))
+            harvested += [HarvestedNode(name, f"9_{name}", cost, together) for name in here]
             jobs.append(_pilot(here))
     number = 0
     while number < random.randint(1, 12):

@@ -9,9 +9,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.decide.demand import DecisionCache
-from malletrain.decide.draft import Draft, Situation
-from malletrain.decide.placement import Placement, place, rank
+from malletrain.decide.draft import DecisionCache, Draft, Situation
+from malletrain.decide.holes import rank
+from malletrain.decide.placement import Placement, place
 from malletrain.domain.decision import Hole
 from malletrain.domain.job import JobPhase, JobView, Pilot, PilotPhase, ResizeCosts
 from malletrain.domain.snapshot import Snapshot
@@ -34,9 +34,11 @@ def view(job_id: int, pilots: tuple[Pilot, ...] = (), costs: ResizeCosts | None 
 def placed(
     sizes: Mapping[int, int], views: Mapping[int, JobView], stays: Mapping[int, Sequence[Pilot]],
     free: Sequence[Hole] = (), weights: Mapping[str, int] | None = None, held: Mapping[str, Hole] | None = None,
+    leaves: Mapping[str, str] | None = None,
 ) -> Placement:  # fmt: skip
     rows = tuple(replace(node(each.node), weight=(weights or {}).get(each.node, 1)) for each in free)
-    draft = Draft(Situation(Snapshot(START, rows, ()), views, START), policy("auto"), RULES, DecisionCache())
+    snapshot = Snapshot(START, rows, (), leaves=leaves or {})
+    draft = Draft(Situation(snapshot, views, START), policy("auto"), RULES, DecisionCache())
     draft.free, draft.holes, draft.staying = list(free), held or {}, dict(stays)
     return place(draft, sizes)
 
@@ -128,3 +130,25 @@ def test_better_holes_are_never_left_for_worse(given_holes: list[tuple[float | N
     took = [rank(h, weights[h.node])[:2] for h in found.take[1]]
     left = [rank(h, weights[h.node])[:2] for h in free if h not in found.take[1]]
     assert all(a <= b for a, b in itertools.product(took, left))
+
+
+def test_whole_leaves_are_harvested_first() -> None:
+    leaves = {f"{leaf}{i}": leaf for leaf, size in (("a", 6), ("b", 3), ("c", 4)) for i in range(size)}
+    free, views = [hole(name, 600.0, 5.0) for name in leaves], {1: view(1), 2: view(2)}
+    found = placed({1: 4, 2: 3}, views, {}, free, leaves=leaves)
+    assert [{leaves[name] for name in nodes(found, job)} for job in views] == [{"c"}, {"b"}]
+    taken = nodes(placed({1: 8}, views, {}, free, leaves=leaves), 1)
+    assert sum(leaves[name] == "a" for name in taken) == 6, "the largest where none holds all"
+
+
+@given(
+    st.lists(st.sampled_from(["", "a", "b", "c"]), max_size=20),
+    st.dictionaries(st.integers(1, 3), st.integers(0, 8), max_size=3),
+)
+def test_leaves_change_which_nodes_are_taken_never_how_many(where: list[str], sizes: dict[int, int]) -> None:
+    free = [hole(f"n{i}", 600.0 if i % 3 else 60.0, float(i % 2)) for i in range(len(where))]
+    leaves, views = {f"n{i}": leaf for i, leaf in enumerate(where) if leaf}, {j: view(j) for j in sizes}
+    on_leaves, plain = (placed(sizes, views, {}, free, leaves=known) for known in (leaves, {}))
+    assert {j: len(t) for j, t in on_leaves.take.items()} == {j: len(t) for j, t in plain.take.items()}
+    taken = [each.node for holes in on_leaves.take.values() for each in holes]
+    assert len(taken) == len(set(taken))

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malletrain.decide.demand import DecisionCache
 from malletrain.decide.limits import starving_jobs
+from malletrain.decide.sizes import demand_of
 from malletrain.domain.job import Curve, MalleableJob
 from malletrain.domain.snapshot import NodeState
 from malletrain.learn.advisor import JobKnowledge
@@ -103,6 +103,6 @@ def test_a_job_has_not_waited_that_had_nodes_until_this_look() -> None:
         world.tick(TICK_S)
     assert world.nodes_of(1) == 2
     view, now = world.loop.views[1], world.clock.now()
-    assert now - view.turned_at > PATIENT.max_wait_s
-    nothing = DecisionCache().demand(view, (), JobKnowledge(), PATIENT)
+    assert now - view.nodes_since > PATIENT.max_wait_s
+    nothing = demand_of(view, (), JobKnowledge(), PATIENT)
     assert not starving_jobs({1: view}, [nothing], 2, now, PATIENT)

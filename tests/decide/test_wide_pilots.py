@@ -104,7 +104,7 @@ def test_no_place_is_kept_for_a_job_that_has_no_use_for_more_nodes() -> None:
 def test_a_job_too_small_for_a_wide_pilot_does_not_wait_for_ever_for_a_place() -> None:
     later = START + 1800.0
     large = [view(n, [(16, later), (16, later)], most=128) for n in (1, 2)]
-    small = replace(view(3, [], most=1), turned_at=START - 7200.0)
+    small = replace(view(3, [], most=1), nodes_since=START - 7200.0)
     found = decided([*large, small], 40, replace(WIDE, max_pilots=5, max_wait_s=3600.0))
     assert started(found) == {3}
 

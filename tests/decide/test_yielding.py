@@ -7,8 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.decide.nodes_left import MOST_TIMES_CHEAPEST, HarvestedNode
-from malletrain.decide.yielding import plan_yields
+from malletrain.decide.yielding import MOST_TIMES_CHEAPEST, HarvestedNode, plan_yields
 from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot
 from tests.world import RULES, START, main_job, node
 
@@ -23,7 +22,7 @@ def world(harvested: int, idle: int, *jobs: SlurmJob) -> tuple[Snapshot, list[Ha
     )
     nodes = tuple(node(f"h{n}", NodeState.ALLOCATED) for n in range(harvested))
     nodes += tuple(node(f"i{n}") for n in range(idle))
-    costs = [HarvestedNode(f"h{n}", f"9_{n}", 1, float(n)) for n in range(harvested)]
+    costs = [HarvestedNode(f"h{n}", f"9_{n}", float(n)) for n in range(harvested)]
     return Snapshot(START, nodes, pilots + jobs), costs
 
 
@@ -198,8 +197,8 @@ def test_a_job_that_asks_for_no_leaf_finds_one_all_the_same() -> None:
 def test_pilots_that_cost_training_much_more_stay_wherever_they_are() -> None:
     snapshot, harvested = world(4, 0, main_job(1, count=2))
     snapshot = _on_leaves(snapshot, a="h0", b="h1", c="h2 h3")
-    # Each of a job of its own, which loses all that it has; the two on one leaf are of a job that weighs ten times.
-    costs = [replace(each, job_id=n, cost=1.0 if n < 2 else 10.0) for n, each in enumerate(harvested)]
+    # The two on one leaf are of a job that weighs ten times as much.
+    costs = [replace(each, cost=1.0 if n < 2 else 10.0) for n, each in enumerate(harvested)]
     assert plan_yields(snapshot, costs, {}, START, RULES).kept == {"h0", "h1"}
 
 

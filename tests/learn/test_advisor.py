@@ -15,6 +15,7 @@ from malletrain.learn.advisor import (
     Advice,
     Candidate,
     JobKnowledge,
+    Market,
     ProbeRules,
     advise,
     max_explored_size,
@@ -71,7 +72,7 @@ def test_where_a_node_brings_as_much_to_a_job_that_has_none_a_second_one_is_not_
 
 
 def test_a_job_that_was_seen_at_one_size_is_measured_at_another() -> None:
-    advice = advise([candidate(1, {8: 400.0}, 8)], 0.7, 16, 300.0, 0.0, RULES)
+    advice = advise([candidate(1, {8: 400.0}, 8)], Market(0.7, 16, 300.0, 0.0, RULES))
     (nodes, bonus) = advice.bonus[1]
     assert nodes != 8 and bonus > 0
     assert "next" in advice.reasons[1]
@@ -80,10 +81,10 @@ def test_a_job_that_was_seen_at_one_size_is_measured_at_another() -> None:
 def test_sizes_that_are_far_from_the_present_one_are_no_reason_not_to_measure() -> None:
     """On its way up a job with its peak on two nodes was measured on eight and beyond, where it loses."""
     flat = {n: 100.0 * min(n, 2) / (1 + 0.4 * max(n - 2, 0)) for n in (1, 8, 16, 32)}
-    beside_its_peak = advise([candidate(1, flat, 1, range(1, 65))], 0.3, 64, 300.0, 0.0, RULES)
+    beside_its_peak = advise([candidate(1, flat, 1, range(1, 65))], Market(0.3, 64, 300.0, 0.0, RULES))
     assert beside_its_peak.bonus[1][0] in (2, 4)
     near = {n: 100.0 * n**0.9 for n in (4, 8, 16)}
-    surrounded = advise([candidate(1, near, 8, range(1, 65))], 0.3, 64, 300.0, 0.0, RULES)
+    surrounded = advise([candidate(1, near, 8, range(1, 65))], Market(0.3, 64, 300.0, 0.0, RULES))
     assert not surrounded.bonus and "3 sizes are measured near 8 nodes" in surrounded.reasons[1]
 
 
@@ -175,7 +176,7 @@ def test_probes_end_with_a_reason() -> None:
 def test_applications_take_turns_and_nodes_under_probe_are_capped() -> None:
     wave = [candidate(j, {4: 100.0}, 4, application=("bob", "nas")) for j in range(1, 21)]
     alone = candidate(99, {4: 100.0}, 4)
-    advice = advise([*wave, alone], 0.7, 84, 300.0, 0.0, RULES)
+    advice = advise([*wave, alone], Market(0.7, 84, 300.0, 0.0, RULES))
     assert 99 in advice.bonus, "a wave does not starve a single job"
     assert sum(n for n, _ in advice.bonus.values()) <= 42
     assert set(advice.reasons) == {*range(1, 21), 99}
@@ -188,7 +189,7 @@ def test_a_tenth_sibling_needs_no_probe_where_the_first_needs_some() -> None:
         job = candidate(1, {8: 100.0}, 8)
         known = JobKnowledge(fit=found, application=("bob", "nas"))
         job = Candidate(1, 8, job.sizes, speedups(found.curve(16)), 1.0, job.costs, known, Profile.ACTIVE)
-        return bool(advise([job], 0.5, 16, 300.0, 0.0, RULES).bonus)
+        return bool(advise([job], Market(0.5, 16, 300.0, 0.0, RULES)).bonus)
 
     siblings = [tuple((n, scale * n**0.8, 4, 0.02) for n in (1, 2, 4, 8, 16)) for scale in range(1, 9)]
     assert asks(None)
@@ -231,7 +232,7 @@ def candidates(draw: st.DrawFn) -> list[Candidate]:
 @given(jobs=candidates(), price=st.floats(0, 50), nodes=st.integers(0, 64))
 def test_advice_keeps_to_what_is_permitted(jobs: list[Candidate], price: float, nodes: int) -> None:
     def ask(order: Callable[[list[Candidate]], list[Candidate]]) -> Advice:
-        return advise(order(jobs), price, nodes, 300.0, 0.0, RULES)
+        return advise(order(jobs), Market(price, nodes, 300.0, 0.0, RULES))
 
     advice = ask(list)
     assert repr(ask(lambda given: given[::-1])) == repr(advice), "same input, same bytes, in any order"
@@ -299,7 +300,7 @@ def test_downward_is_taken_by_the_sizing_whatever_it_is_worth() -> None:
         curve = speedups(found.curve(16))
         current = min(rates)
         down = Candidate(1, current, tuple(range(1, 17)), curve, 1.0, ResizeCosts(), known, Profile.DOWNWARD)
-        advice = advise([down], 0.9, 16, 300.0, 0.0, RULES)
+        advice = advise([down], Market(0.9, 16, 300.0, 0.0, RULES))
         if 1 not in advice.bonus:
             break
         demand = JobDemand(1, current, 1, 16, curve, grow_s=0.3, shrink_s=0.1, activate_s=10.0,
@@ -315,4 +316,4 @@ def test_downward_is_taken_by_the_sizing_whatever_it_is_worth() -> None:
 def test_jobs_of_an_application_that_was_measured_do_not_go_down() -> None:
     prior = PriorJobs((((8, 800.0, 2, 0.02), (16, 1600.0, 2, 0.02)),))
     down = replace(candidate(1, {16: 1600.0}, 16, prior_jobs=prior), profile=Profile.DOWNWARD)
-    assert not advise([down], 0.9, 16, 300.0, 0.0, RULES).bonus
+    assert not advise([down], Market(0.9, 16, 300.0, 0.0, RULES)).bonus

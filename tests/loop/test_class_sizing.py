@@ -7,12 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from malletrain.decide.demand import least_on
 from malletrain.decide.rules import Rules
 from malletrain.domain.event import EventKind, JsonValue
 from malletrain.domain.job import Curve, Elastic, Profile, ThroughputSample
 from malletrain.domain.snapshot import Node, NodeState
-from malletrain.learn.class_curves import class_speeds, curves_on_classes, fits_by_class
+from malletrain.learn.class_curves import class_speeds, curves_on_classes, fits_by_class, least_on
 from tests.world import RULES, World, event_of, job
 
 NEW, OLD = "gpu:a100:4", "gpu:v100:4"

@@ -115,7 +115,7 @@ def test_what_was_asked_for_before_the_clock_was_set_back_is_overdue(phase: Pilo
 
 
 def overdue(views: dict[int, JobView]) -> list[Action]:
-    leaves = overdue_leaves(views, START, YieldPlan())
+    leaves = overdue_leaves(views, START, YieldPlan(), RULES)
     return leaves + overdue_pilots(views, Snapshot(START, (), ()), START, RULES)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from malletrain.decide.demand import DecisionCache
+from malletrain.decide.sizes import demand_of
 from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.domain.job import Elastic, ResizeCosts
 from malletrain.learn.advisor import JobKnowledge
@@ -30,7 +30,7 @@ def test_slurms_delay_counts_before_activation() -> None:
     costs = world.loop.views[2].costs
     assert costs.start_s == 12.0, "measured on one job, known for the other"
     view = world.loop.views[2]
-    assert DecisionCache().demand(view, (), JobKnowledge(), RULES).activate_s == 12.0 + costs.activate_s
+    assert demand_of(view, (), JobKnowledge(), RULES).activate_s == 12.0 + costs.activate_s
 
 
 def test_a_relaunch_that_is_told_twice_counts_once() -> None:

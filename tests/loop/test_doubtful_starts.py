@@ -8,10 +8,10 @@ from itertools import pairwise
 
 import pytest
 
-from malletrain.decide.leaving import diagnose
 from malletrain.domain.decision import LeaveCause, LeavePilot, Outcome, RecyclePilot, StartPilot
 from malletrain.domain.event import ActionIntent, Event, EventKind, PilotStarted
 from malletrain.domain.job import Curve
+from malletrain.domain.slurm_reasons import diagnose
 from malletrain.domain.snapshot import SlurmJob, SlurmState, Snapshot
 from malletrain.loop.ledger import Ledger
 from tests.world import RULES, World, job, main_job, node

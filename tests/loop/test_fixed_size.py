@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.decide.limits import size_kept, terms_of
 from malletrain.domain.event import Event, EventKind, ScriptChecked
-from malletrain.domain.job import Elastic, ScriptCheck, ScriptVerdict
+from malletrain.domain.job import Elastic, ScriptCheck, ScriptVerdict, size_kept, terms_of
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.membership.admission import Claim, admit
 from malletrain.loop.membership.next_world import JobTerms, WorkerCandidate, next_world

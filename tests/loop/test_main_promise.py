@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.decide.queue_promise import PromiseKept, next_step, why_broken
 from malletrain.decide.rules import MainPromise
 from malletrain.domain.event import EventKind, JsonValue
 from malletrain.domain.snapshot import BackfillPlan, NodeState, Snapshot
 from malletrain.loop.tick import Loop
 from malletrain.loop.trackers.main_jobs import DelayCause
 from malletrain.loop.trackers.main_promise import PromiseTracker, thinned
+from malletrain.loop.trackers.queue_promise import PromiseKept, next_step, why_broken
 from tests.world import RULES, START, World, event_of, job, main_job, node
 
 PROMISED = replace(RULES, promise=MainPromise(p95_s=2.0))

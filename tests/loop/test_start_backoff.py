@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from malletrain.decide.leaving import diagnose
 from malletrain.domain.decision import Outcome, RecyclePilot, StartPilot
 from malletrain.domain.event import EventKind
+from malletrain.domain.slurm_reasons import diagnose
 from malletrain.domain.snapshot import SlurmJob, SlurmState, Snapshot
 from malletrain.loop.ledger import Ledger
 from tests.world import RULES, World, data_of, job, main_job

@@ -8,11 +8,12 @@ from itertools import count
 import pytest
 
 from malletrain.api.explain import explain
-from malletrain.decide.demand import RETRY_S, DecisionCache, explored
+from malletrain.decide.sizes import demand_of
 from malletrain.domain.decision import Hole
 from malletrain.domain.event import Event, EventKind, GenerationSwitched, JobAnnounced, JsonValue
 from malletrain.domain.job import JobPhase, JobView
 from malletrain.learn.advisor import JobKnowledge
+from malletrain.learn.profiling import RETRY_S, explored
 from malletrain.loop.trackers.costs import NOTICED_S, Costs, ReleaseLatency
 from malletrain.loop.trackers.start_backoff import StartBackoff
 from malletrain.loop.waiting_reason import why_without_nodes
@@ -113,12 +114,12 @@ def dear(world: World) -> JobView:
     assert first.started_at is not None
     warm = event_of(first.started_at + 2000.0, EventKind.WORKER_WARM, 1, first.id, first.node, data={"worker": "w"})
     world.loop.record([warm])
-    return replace(world.loop.views[1], phase=JobPhase.QUEUED, world=None, worlds_at=(), turned_at=START)
+    return replace(world.loop.views[1], phase=JobPhase.QUEUED, world=None, worlds_at=(), nodes_since=START)
 
 
 def test_a_cost_that_forbids_a_change_is_doubted_in_time() -> None:
     view = dear(World(4))
-    demand = DecisionCache().demand(view, (), JobKnowledge(), RULES)
+    demand = demand_of(view, (), JobKnowledge(), RULES)
     assert explored(demand, view, 600.0, START + RETRY_S - 1).activate_s == 2000.0
     assert explored(demand, view, 600.0, START + RETRY_S).activate_s == 300.0
     assert explored(demand, view, 600.0, START + 3 * RETRY_S).activate_s == 75.0

@@ -13,7 +13,7 @@ from malletrain.domain.job import Curve
 from malletrain.sizing.objective import (
     Objective,
     alpha_of,
-    rest_by_attained,
+    rest_or_attained,
     urgencies_by_rank,
     urgency_by_rest,
     urgency_by_use,
@@ -54,9 +54,10 @@ def test_urgency_is_what_a_second_sooner_saves_where_the_shortest_goes_first(res
 
 
 def test_what_was_done_stands_for_the_rest_in_powers_of_two() -> None:
-    assert rest_by_attained(100.0) == rest_by_attained(127.0) == 64.0
-    assert rest_by_attained(128.0) == 128.0
-    assert rest_by_attained(0.0) == rest_by_attained(60.0), "jobs that have begun are alike"
+    assert rest_or_attained(None, 100.0) == rest_or_attained(None, 127.0) == 64.0
+    assert rest_or_attained(None, 128.0) == 128.0
+    assert rest_or_attained(7.0, 100.0) == 7.0
+    assert rest_or_attained(None, 0.0) == rest_or_attained(None, 60.0), "jobs that have begun are alike"
 
 
 def test_urgency_is_slurms_fair_share_factor() -> None:

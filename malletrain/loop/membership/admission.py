@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from malletrain.decide.limits import keeps_its_size
 from malletrain.domain.errors import Refused
-from malletrain.domain.job import Elastic, JobView, Pilot, PilotPhase, ScriptVerdict
+from malletrain.domain.job import Elastic, JobView, Pilot, PilotPhase, ScriptVerdict, keeps_its_size
 from malletrain.loop.membership.next_world import JobTerms
 from malletrain.wire.messages import Seat
 

@@ -13,10 +13,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from malletrain.decide.limits import size_kept
 from malletrain.domain import event as kinds
 from malletrain.domain.event import Event, Payload
-from malletrain.domain.job import ScriptVerdict
+from malletrain.domain.job import ScriptVerdict, size_kept
 from malletrain.learn.scale_up_profiling import next_measurement_size
 from malletrain.loop.membership.fencing import (
     could_go_on_apart,

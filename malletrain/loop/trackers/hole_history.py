@@ -15,8 +15,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from malletrain.decide.rules import Rules
-from malletrain.decide.yielding import waits_for_nodes
 from malletrain.domain.event import DaemonStarted, DaemonStopped, Event, HolesEnded, HolesOpened, PoolCounted
+from malletrain.domain.slurm_reasons import waits_for_nodes
 from malletrain.domain.snapshot import FREE_STATES, LEAVE_STATES, Node, NodeState, SlurmJob, Snapshot
 from malletrain.sizing.deadlines import supply_quantiles
 
@@ -163,7 +163,7 @@ class PlannedStarts:
                 seen[job.id] = now, job
                 continue
             at, before = self._seen.get(job.id, (since - 1.0, job))
-            if at >= since and waits_for_nodes(job, rules):
+            if at >= since and waits_for_nodes(job, rules.harvest_partition):
                 seen[job.id] = at, before
                 planned[job.id] = replace(job, start_time=before.start_time, planned_nodes=before.planned_nodes)
         self._seen = seen

@@ -13,7 +13,13 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from malletrain.decide.queue_promise import (
+from malletrain.decide.rules import Rules
+from malletrain.decide.yielding import nodes_of_pilots
+from malletrain.domain.decision import LeavePilot, RecyclePilot
+from malletrain.domain.event import ActionIntent, Event, MainJobMet, MainJobsArrived
+from malletrain.domain.snapshot import SlurmJob, Snapshot
+from malletrain.loop.trackers.main_jobs import MainJobDelay, head_of, trim
+from malletrain.loop.trackers.queue_promise import (
     UNKNOWN_YIELD_S,
     ControllerBudget,
     HourDemands,
@@ -29,12 +35,6 @@ from malletrain.decide.queue_promise import (
     reserve_curve,
     with_trial_pilot,
 )
-from malletrain.decide.rules import Rules
-from malletrain.decide.yielding import nodes_of_pilots
-from malletrain.domain.decision import LeavePilot, RecyclePilot
-from malletrain.domain.event import ActionIntent, Event, MainJobMet, MainJobsArrived
-from malletrain.domain.snapshot import SlurmJob, Snapshot
-from malletrain.loop.trackers.main_jobs import MainJobDelay, head_of, trim
 
 #: So many arrivals are kept: the newest.
 MAX_ARRIVALS = 20_000
@@ -77,9 +77,6 @@ SORTED_EVERY_S = 60.0
 #: Seconds from one look to the next, until the site's `loop.tick_s` is said, and for a worker to leave.
 USUAL_LOOK_S, LEAVE_S = 10.0, 2.0
 
-#: Seconds that a reserve takes to be full again beside the node's own: a look and the worker's leaving.
-REFILL_LOOK_S = USUAL_LOOK_S + LEAVE_S
-
 #: Until an epilog has been measured (seconds).
 UNKNOWN_EXIT_S = 60.0
 
@@ -104,8 +101,7 @@ class PromiseTracker:
         self.held: PromisedReserve | None = None
         #: Seconds from one look to the next: a reserve is filled again at a look.
         self.look_s = USUAL_LOOK_S
-        self.refill_s = REFILL_LOOK_S + UNKNOWN_EXIT_S
-        self._exits_known = False
+        self._exits_s: float | None = None  # in which nodes are free again, once that is known
         self._cycle_s = 30.0  # from one backfill cycle to the next, until a look says it
         self._arrivals: list[MainArrival] = []
         self._noted: OrderedDict[str, None] = OrderedDict()
@@ -181,8 +177,7 @@ class PromiseTracker:
             self._counts_from, self._first_at = min(now, self._counts_from), min(now, self._first_at)
         plan = snapshot.plan
         self._cycle_s = plan.interval_s + (plan.backfill_cycle_s or 0.0)
-        self._exits_known = exits_s is not None
-        self.refill_s = self.look_s + LEAVE_S + (UNKNOWN_EXIT_S if exits_s is None else exits_s)
+        self._exits_s = exits_s
         self._take_arrivals(snapshot, rules)
         self._levels[at_hand(snapshot, rules)] += 1
         if rules.promise is None:
@@ -218,14 +213,14 @@ class PromiseTracker:
     def hour(self, now: float) -> HourDemands:
         """What is known of main jobs at this hour."""
         if self._hour is None or not 0 <= now - self._hour[0] < SORTED_EVERY_S or self._hour[1] != int(now // 3600):
-            self._hour = (now, int(now // 3600), of_hour(demands(self._arrivals, self.refill_s), now))
+            self._hour = (now, int(now // 3600), of_hour(demands(self._arrivals, self._refill_s), now))
         return self._hour[2]
 
     def times(self) -> YieldTimes:
         """How long nodes took to be free."""
         took = tuple(each.freed_s for each in self._delays.values() if each.freed_s is not None)[-MAX_YIELDS:]
         # Pilots that left for other reasons say what an epilog takes here, before a main job has met one.
-        expected_s = min(UNKNOWN_YIELD_S, self.refill_s) if self._exits_known else UNKNOWN_YIELD_S
+        expected_s = UNKNOWN_YIELD_S if self._exits_s is None else min(UNKNOWN_YIELD_S, self._refill_s)
         return YieldTimes(took, self._cycle_s, expected_s)
 
     def _last_day(self, now: float) -> PromiseKept:
@@ -268,6 +263,11 @@ class PromiseTracker:
     def arrivals(self) -> int:
         """How many main jobs are known to have arrived."""
         return len(self._arrivals)
+
+    @property
+    def _refill_s(self) -> float:
+        """In which a reserve is full again: a look, the worker's leaving, and the node's own time."""
+        return self.look_s + LEAVE_S + (UNKNOWN_EXIT_S if self._exits_s is None else self._exits_s)
 
     # -- parts -------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ allowed; beyond it, a third fewer (AIMD: Chiu and Jain 1989; docs/adr/0021-harml
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -163,17 +163,16 @@ def promised_reserve(
         return PromisedReserve(0, f"{words}: pilots leave quickly enough without a reserve")
     if not needed and not hour.demands:
         return PromisedReserve(at_hand, f"{words}: no main job's arrival is known yet, so all nodes stay idle")
-    low, high = 0, at_hand
-    while low < high:
-        middle = (low + high) // 2
-        if lower_share(bisect_right(needed, middle), len(needed)) >= share:
-            high = middle
-        else:
-            low = middle + 1
-    found = lower_share(bisect_right(needed, low), len(needed))
+
+    def shown_by(reserve: int) -> float:
+        return lower_share(bisect_right(needed, reserve), len(needed))
+
+    least = bisect_left(range(at_hand), share, key=shown_by)
     seen = f"{len(needed)} jobs {hour.which} that {at_hand} nodes do for"
-    shown = f"at least {found:.1%} do by {seen}" if low < at_hand else f"{seen} show no smaller reserve that does it"
-    return PromisedReserve(low, f"{words}: {share:.1%} of jobs must find nodes idle, and {shown}")
+    shown = f"{seen} show no smaller reserve that does it"
+    if least < at_hand:
+        shown = f"at least {shown_by(least):.1%} do by {seen}"
+    return PromisedReserve(least, f"{words}: {share:.1%} of jobs must find nodes idle, and {shown}")
 
 
 def reserve_curve(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from malletrain.decide.rules import Rules
-from malletrain.decide.sizes import within_reach
 from malletrain.domain.job import Curve, JobPhase, JobView, MalleableJob, ResizeCosts
-from malletrain.learn.advisor import JobKnowledge
+from malletrain.learn.advisor import JobKnowledge, ProbeRules
 from malletrain.learn.prior_jobs import PriorJobs
+from malletrain.learn.profiling import within_reach
 from malletrain.sizing.problem import JobDemand
 
 #: Jobs of its application were measured on 1 and 4 nodes.
@@ -21,7 +20,7 @@ def most(nodes: int, known: JobKnowledge, *, jobs: tuple[int, ...] = JOBS, wides
         for j in jobs
     }
     demands = {j: JobDemand(j, 1, 1, widest, Curve.linear(widest)) for j in jobs}
-    return [each.max for each in within_reach(demands, views, dict.fromkeys(jobs, known), nodes, Rules())]
+    return [each.max for each in within_reach(demands, views, dict.fromkeys(jobs, known), nodes, ProbeRules())]
 
 
 def test_a_job_is_given_twice_what_was_measured_while_others_use_the_rest() -> None:
