@@ -9,7 +9,7 @@ matching    against the optimum by enumeration, with the default's solver for cl
 classes     nodes of three classes with Gavel's measurements, against classes split beforehand; 1,000 jobs on 10,000
             nodes of four classes
 budget      mean completion at equal GPU-hours on the Pollux workloads, against a pool of `equal`, and against a tuned
-            threshold and a tuned width that rent without limit too
+            threshold that rents without limit too
 efficiency  time and node-time to the size at which the search settles
 fairness    throughput against Jain's index for alpha 0, .5 and 1 on the ImageNet mix
 
@@ -20,9 +20,6 @@ nodes. `--write` puts the table of all parts into docs/figures.md.
 
 from __future__ import annotations
 
-import argparse
-import csv
-import gzip
 import itertools
 import math
 import sys
@@ -30,6 +27,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +48,8 @@ from malletrain.sizing.policy import Policy
 from malletrain.sizing.problem import JobDemand, JobId, NodeBudget, OnClasses, Problem, Sizes, Synchronous
 from malletrain.sizing.values import ValueRowCache
 from scripts.bench import advisor, figures, sizing
+from scripts.bench.published import gavel_rows, pollux_rows, rows_of
+from scripts.bench.shared import bootstrap, data_options_of
 
 GPUS = 64
 
@@ -62,7 +62,7 @@ Row = tuple[str, str, str, str]
 
 def text(values: list[float], digits: int = 2) -> str:
     """The mean and its 95 % bootstrap interval."""
-    low, high = advisor.bootstrap(values, np.random.default_rng(1))
+    low, high = bootstrap(values)
     return f"{np.mean(values):.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
@@ -150,15 +150,13 @@ def matching(data: Path, count: int) -> list[Row]:
 # -- nodes of several classes ----------------------------------------------------------------------------------------
 
 
-def gavel_curves(folder: Path) -> dict[str, dict[str, Curve]]:
+def gavel_curves(data: Path) -> dict[str, dict[str, Curve]]:
     """Steps/s of each model configuration by GPU type and GPUs, as measured for Gavel; on the machine with the
     workers close together."""
     rates: dict[str, dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
-    with gzip.open(folder / "throughputs.csv.gz", "rt") as file:
-        for row in csv.DictReader(file):
-            if float(row["steps_per_s"]) > 0 and row["consolidated"] == "yes":
-                config = f"{row['model']}:{row['batch_size']}"
-                rates[config][row["gpu_type"]][int(row["gpus"])] = float(row["steps_per_s"])
+    for row in gavel_rows(data):
+        if row.consolidated:
+            rates[f"{row.model}:{row.batch}"][row.gpu_type][row.gpus] = row.steps_per_s
     return {
         config: {name: Curve(tuple(sorted(by_gpus.items()))) for name, by_gpus in of.items()}
         for config, of in rates.items()
@@ -233,7 +231,7 @@ def large_classes(seed: int) -> Problem:
 
 def classes(data: Path, count: int) -> list[Row]:
     """Thirty jobs on three types of 32 GPUs each; and what is proven of a thousand jobs on ten thousand nodes."""
-    curves = gavel_curves(data / "gavel")
+    curves = gavel_curves(data)
     over = []
     for seed in range(2 * count):
         problem = class_problem(np.random.default_rng(seed), 30, 32, curves)
@@ -257,31 +255,25 @@ def classes(data: Path, count: int) -> list[Row]:
 class Pollux:
     """Samples/s of each model by GPUs and batch, and the workloads."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, data: Path) -> None:
         step: dict[str, dict[int, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
         spread: dict[tuple[str, int, int], int] = {}
-        for name in ("placements.csv.gz", "scalability.csv.gz"):
-            with gzip.open(folder / name, "rt") as file:
-                for row in csv.DictReader(file):
-                    app, gpus, local = row["app"], int(row["gpus"]), int(row["local_bsz"])
-                    nodes = int(row["nodes"])
-                    if nodes <= spread.get((app, gpus, local), 99):
-                        spread[app, gpus, local] = nodes
-                        step[app][gpus][local] = float(row["step_time_s"])
-        self._step, self._folder = step, folder
-        self._noise: dict[str, tuple[tuple[float, float], ...]] = {}
+        for row in pollux_rows(data):
+            if row.nodes <= spread.get((row.app, row.gpus, row.batch), 99):
+                spread[row.app, row.gpus, row.batch] = row.nodes
+                step[row.app][row.gpus][row.batch] = row.step_s
+        self._step, self._data = step, data
         self.workloads: dict[int, list[dict[str, str]]] = defaultdict(list)
-        with gzip.open(folder / "workloads-realistic.csv.gz", "rt") as file:
-            for row in csv.DictReader(file):
-                self.workloads[int(row["workload"])].append(row)
+        for job in rows_of(data / "pollux" / "workloads-realistic.csv.gz"):
+            self.workloads[int(job["workload"])].append(job)
 
-    def curve(self, app: str, batch: int, most: int = GPUS) -> Curve:
+    def curve(self, app: str, batch: int) -> Curve:
         """Throughput at a fixed batch over GPUs: step times between measured batches on a line. Sizes at which the
         batch does not fit, or was not measured, train as much as the next smaller one."""
         points: list[tuple[int, float]] = []
         best = 0.0
         for gpus, by_local in sorted(self._step[app].items()):
-            if gpus > most:
+            if gpus > GPUS:
                 continue
             locals_ = np.array(sorted(by_local), dtype=np.float64)
             each = batch / gpus
@@ -291,25 +283,23 @@ class Pollux:
                 best = max(best, batch / by_local[int(locals_[0])])
             elif each > locals_[-1]:  # too large for so few GPUs: accumulated in several passes
                 passes = math.ceil(each / locals_[-1])
-                best = batch / (
-                    passes * float(np.interp(each / passes, locals_, [by_local[int(b)] for b in locals_]))
-                )
+                step = float(np.interp(each / passes, locals_, [by_local[int(b)] for b in locals_]))
+                best = batch / (passes * step)
             points.append((gpus, best))
         return Curve(tuple(points))
 
+    @cache  # noqa: B019 - there is one for a run
     def noise(self, app: str) -> tuple[tuple[float, float], ...]:
         """(progress, noise scale in samples) over a training at the smallest batch, progress as a part of the whole:
         b0 var / sqr of the gradients, as measured."""
-        if app not in self._noise:
-            first, rows = self.batches(app)[0], []
-            with gzip.open(self._folder / "validation.csv.gz", "rt") as file:
-                for row in csv.DictReader(file):
-                    if row["app"] == app and int(row["batch_size"]) == first and float(row["grad_sqr"]) > 0:
-                        scale = first * float(row["grad_var"]) / float(row["grad_sqr"])
-                        rows.append((float(row["progress"]), scale))
-            last = max(at for at, _ in rows)
-            self._noise[app] = tuple((at / last, scale) for at, scale in sorted(rows))
-        return self._noise[app]
+        first = self.batches(app)[0]
+        measured = [
+            (float(row["progress"]), first * float(row["grad_var"]) / float(row["grad_sqr"]))
+            for row in rows_of(self._data / "pollux" / "validation.csv.gz")
+            if row["app"] == app and int(row["batch_size"]) == first and float(row["grad_sqr"]) > 0
+        ]
+        last = max(at for at, _ in measured)
+        return tuple((at / last, scale) for at, scale in sorted(measured))
 
     def batches(self, app: str) -> tuple[int, ...]:
         """From the smallest batch on one GPU up to 32 times as much, doubling."""
@@ -405,7 +395,7 @@ class FixedBatch(Policy):
 def batch(data: Path, count: int) -> list[Row]:
     """Where samples of any batch count alike, as in the paper, and where they count by the measured statistics of the
     gradients; there `goodput` chooses by what a sample is worth, too."""
-    pollux = Pollux(data / "pollux")
+    pollux = Pollux(data)
     curves = {app: tuple((b, pollux.curve(app, b)) for b in pollux.batches(app)) for app in POLLUX_SAMPLES}
     head = "Saxena et al. (MASCOTS 2020)", "2x the jobs, up to 10x faster completion"
     cases: tuple[tuple[str, Policy, bool], ...] = (
@@ -438,7 +428,7 @@ def batch(data: Path, count: int) -> list[Row]:
 
 def budget(data: Path, count: int) -> list[Row]:
     """Everyone at equal GPU-seconds: what an equal split of 64 GPUs uses is the budget."""
-    pollux = Pollux(data / "pollux")
+    pollux = Pollux(data)
     curves = {app: pollux.curve(app, pollux.batches(app)[3]) for app in POLLUX_SAMPLES}
     pool = f"equal split of {GPUS} GPUs"
     ratios: dict[str, list[float]] = defaultdict(list)
@@ -461,36 +451,22 @@ def budget(data: Path, count: int) -> list[Row]:
         assert sum(widths[j.id] * _seconds(j, widths[j.id]) for j in jobs) <= used * (1 + 1e-9)
         ours = float(np.mean([_seconds(j, widths[j.id]) for j in jobs]))
         ratios[pool].append(float(np.mean([j.finished - j.submit_s for j in jobs])) / ours)
-        for rule, ladder in (("threshold", thresholds), ("one width", one_widths)):
-            theirs = _mixed(jobs, {app: ladder(curve) for app, curve in curves.items()}, used)
-            ratios[f"{rule} that rents, GPU-hours of the {pool}"].append(theirs / ours)
+        theirs = _mixed(jobs, {app: thresholds(curve) for app, curve in curves.items()}, used)
+        ratios[f"threshold that rents, GPU-hours of the {pool}"].append(theirs / ours)
     head = "BOA Constrictor (arXiv 2602.01404)", "mean completion 1.6x lower at equal budget"
     return [(*head, f"times shorter completion than {name}", text(values)) for name, values in ratios.items()]
 
 
-def _rising(curve: Curve) -> list[int]:
-    """The sizes that train more than every smaller one."""
-    found: list[int] = []
-    for k in _sizes(curve):
-        if not found or curve.throughput(k) > curve.throughput(found[-1]):
-            found.append(k)
-    return found
-
-
 def thresholds(curve: Curve) -> list[tuple[float, int]]:
     """Sizes by falling efficiency: beyond which threshold of scaling efficiency (Or et al.) a job goes on to each."""
-    sizes = _rising(curve)
+    rates = [curve.throughput(k) for k in _sizes(curve)]
+    # The sizes that train more than every smaller one.
+    sizes = [k for i, k in enumerate(_sizes(curve)) if rates[i] > max(rates[:i], default=0.0)]
     steps = [(math.inf, sizes[0])]
     for less, more in itertools.pairwise(sizes):
         a, b = curve.throughput(less), curve.throughput(more)
         steps.append((min(((b - a) / (more - less)) / (a / less), steps[-1][0]), more))
     return steps
-
-
-def one_widths(curve: Curve) -> list[tuple[float, int]]:
-    """The same width for all jobs, or the next smaller that they may have; wider for a lower number."""
-    sizes = _rising(curve)
-    return [(1.0 / k, max((n for n in sizes if n <= k), default=sizes[0])) for k in range(1, GPUS + 1)]
 
 
 def _mixed(jobs: list[Running], ladders: Mapping[str, list[tuple[float, int]]], budget: float) -> float:
@@ -521,7 +497,7 @@ def _seconds(job: Running, width: int) -> float:
 
 def efficiency(data: Path, count: int) -> list[Row]:
     """The search for the size: up by doubling, each size measured for a minute, settled at the last that passed."""
-    pollux = Pollux(data / "pollux")
+    pollux = Pollux(data)
     measure_s, stall_s = 60.0, 10.0
     shares, completion, node = [], [], []
     for app, samples in POLLUX_SAMPLES.items():
@@ -615,15 +591,11 @@ def table(rows: list[Row]) -> dict[str, list[list[str]] | list[str]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = data_options_of(__doc__)
     parser.add_argument("parts", nargs="*", help=", ".join(PARTS))
-    parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parents[3] / "shared" / "data")
     parser.add_argument("--count", type=int, default=4, help="workloads, or as many instances as take as long")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
-    if not options.data.is_dir():
-        print(f"policies: {options.data} holds no measurements: give --data", file=sys.stderr)
-        return 2
     rows = [row for part in options.parts or PARTS for row in PARTS[part](options.data, options.count)]
     print(figures.markdown(table(rows)))
     if options.write:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from scripts.lab import Lab, LabConfig, LabError
-from scripts.play.releases import EARLIER, install
 from scripts.play.site import Site
+from tests.package.earlier_release import EARLIER, install
 from tests.slurm_fixtures import LabFactory
 
 pytestmark = [pytest.mark.slurm, pytest.mark.alone, pytest.mark.nightly]
