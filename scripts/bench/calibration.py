@@ -21,17 +21,17 @@ import threading
 import time
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from malletrain.domain.job import ResizeCosts
 from malletrain.replay.scoring.journal_score import score_journal
 from malletrain.replay.scoring.measured_costs import measured_costs
 from malletrain.store.journal import read_events
+from scripts.bench.shared import options_of
 from scripts.lab import Lab, LabConfig
 from scripts.play.arm import Arm, lab_config
 from scripts.play.harm import PILOTS
 from scripts.play.load import from_log
-from scripts.play.predicted import ReplayedSite, from_holes, idle_spans
+from scripts.play.predicted import idle_spans, predicted
 from scripts.play.site import FAST_LOOP, Site, folder_for_labs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,7 +48,7 @@ MAX_TASKS = 1000
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--log", type=Path, required=True, help="SWF or sacct log")
     parser.add_argument("--profile", choices=("fast", "site"), default="fast")
     parser.add_argument("--nodes", type=int, default=8, help="nodes of the lab, a multiple of 4")
@@ -74,8 +74,8 @@ def play(options: argparse.Namespace) -> None:
         Lab.up(directory / "lab", config) as lab,
         Site(lab, settings=settings) as site,
     ):
-        replayed = ReplayedSite(site.config, directory / "scheduler.txt", options.seconds)
-        replayed.scheduler.write_text(scheduler(lab, config))
+        settings_of_slurm = directory / "scheduler.txt"
+        settings_of_slurm.write_text(scheduler(lab, config))
         activate = ACTIVATE_S[options.profile]
         stated = ["--activate", f"{activate:g}", "--rescale", "0.3,0.1"]
         site.start()
@@ -87,10 +87,11 @@ def play(options: argparse.Namespace) -> None:
         paid = ["--activate", f"{costs.activate_s:.2f}", "--rescale", f"{costs.grow_s:.3f},{costs.shrink_s:.3f}"]
         arm.end_all()
         holes = idle_spans(arm.busy(config.epilog_seconds), lab.nodes, begin, end)
-        columns = {
-            name: trained(from_holes(replayed, holes, begin, directory / "holes.csv", each))
-            for name, each in (("predicted", stated), ("costs", paid))
-        }
+        toml = f'{site.config.read_text()}\n[replay]\nlikely_outages = "count"\nprocs_per_node = 1\n'
+        columns: dict[str, float] = {}
+        for column, each in (("predicted", stated), ("costs", paid)):
+            found = predicted(holes, begin, end, directory, toml, "--scheduler", settings_of_slurm, *each)
+            columns[column] = found["productive_node_seconds"]
         columns["played"] = score_journal(events, end).productive_node_seconds
     print(f"load {min(load):.1f} to {max(load):.1f}, mean {fmean(load):.1f}; measured: {' '.join(paid)}")
     for name, seconds in columns.items():
@@ -127,11 +128,6 @@ def scheduler(lab: Lab, config: LabConfig) -> str:
     """What `malletrain replay --scheduler` reads."""
     shown = [lab.run(["scontrol", "show", "config"]).stdout, lab.run(["sdiag"]).stdout]
     return "\n".join([*shown, f"epilog_s={config.epilog_seconds:g}\n"])
-
-
-def trained(policy: dict[str, Any] | Any) -> float:
-    """Node-seconds of training of a replay."""
-    return float(policy["productive_node_seconds"])
 
 
 if __name__ == "__main__":

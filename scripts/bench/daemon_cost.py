@@ -11,14 +11,13 @@ words CLOUD, POWERED_DOWN and SuspendProgram out, so that thousands of nodes are
 from __future__ import annotations
 
 import argparse
-import os
-import secrets
 import shutil
 import sys
 import time
 from pathlib import Path
 
-from scripts.lab import Lab, LabConfig, LabError
+from scripts.bench.shared import controller_alone, fill, memory_mib, options_of, spent
+from scripts.lab import Lab
 from scripts.play.site import Site
 
 #: Daemons begin with imports and with reading the journal; that is not what they take from day to day.
@@ -26,42 +25,23 @@ SETTLE_S = 25.0
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--nodes", type=int, default=10_000)
     parser.add_argument("--main", type=int, default=40, help="main jobs that run, on half of the nodes")
     parser.add_argument("--waiting", type=int, default=100, help="main jobs that wait")
     parser.add_argument("--pilots", type=int, default=500, help="held tasks of the job that the daemon serves")
     parser.add_argument("--tick", type=float, default=10.0, help="loop.tick_s")
     parser.add_argument("--seconds", type=float, default=90.0, help="watched so long, each")
-    options = parser.parse_args()
-    config = LabConfig(
-        nodes=options.nodes,
-        profile="site",
-        controller_only=True,
-        users=os.geteuid() == 0,
-        settings=(("MessageTimeout", "60"), ("MaxArraySize", "10001")),
-    )
-    try:
-        with Lab.up(f"/tmp/mtbench-{secrets.token_hex(3)}", config, deadline_s=120) as lab:
-            fill(lab, options)
-            settings = {"loop": [f"tick_s = {options.tick}"]}
-            with Site(lab, settings=settings) as site:
-                bench(lab, site, options)
-    except LabError as error:
-        print(f"daemon_cost: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return controller_alone(bench, parser.parse_args())
 
 
-def fill(lab: Lab, options: argparse.Namespace) -> None:
-    half = options.nodes // 2
-    for _ in range(options.main):
-        lab.submit("true", "-p", "batch", f"--nodes={half // options.main}", "--exclusive", "--time=600")
-    for _ in range(options.waiting):
-        lab.submit("true", "-p", "batch", f"--nodes={options.nodes}", "--exclusive", "--time=60")
+def bench(lab: Lab, options: argparse.Namespace) -> None:
+    fill(lab, options.main, options.nodes // 2, options.waiting)
+    with Site(lab, settings={"loop": [f"tick_s = {options.tick}"]}) as site:
+        both_daemons(lab, site, options)
 
 
-def bench(lab: Lab, site: Site, options: argparse.Namespace) -> None:
+def both_daemons(lab: Lab, site: Site, options: argparse.Namespace) -> None:
     print(f"{options.nodes} nodes, {options.main + options.waiting} main jobs, tick {options.tick:g} s")
     print("             share of a core   of that its commands    resident MiB    at most")
     site.start()
@@ -101,24 +81,11 @@ def told(name: str, pid: int, seconds: float) -> None:
     own_after, children_after = spent(pid)
     passed = time.monotonic() - began
     whole = own_after - own + children_after - children
-    resident, most = (memory(pid, key) for key in ("VmRSS", "VmHWM"))
+    resident, most = (memory_mib(pid, key) for key in ("VmRSS", "VmHWM"))
     print(
         f"{name:12}{whole / passed:15.1%}{(children_after - children) / passed:20.1%}{resident:20.0f}{most:11.0f}",
         flush=True,
     )
-
-
-def spent(pid: int) -> tuple[float, float]:
-    """Processor seconds of the process, and of its children that have ended (proc(5))."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-    tick = os.sysconf("SC_CLK_TCK")
-    return (int(fields[11]) + int(fields[12])) / tick, (int(fields[13]) + int(fields[14])) / tick
-
-
-def memory(pid: int, key: str) -> float:
-    """MiB."""
-    line = next(x for x in Path(f"/proc/{pid}/status").read_text().splitlines() if x.startswith(f"{key}:"))
-    return int(line.split()[1]) / 1024
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import resource
 import sys
 import time
 from dataclasses import replace
@@ -34,6 +33,7 @@ from malletrain.domain.job import Curve, JobPhase, JobView, MalleableJob, Pilot,
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState, Snapshot
 from malletrain.sizing.registry import policy as policy_named
 from scripts.bench import sizing
+from scripts.bench.shared import options_of, peak_mib
 
 START = 1.7e9
 TICK_S = 10.0
@@ -144,7 +144,7 @@ class Machine:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--grid", default="4734x100,10000x1000")
     parser.add_argument("--kinds", default="imagenet,rough")
     parser.add_argument("--idle", default="0.1,0.25", help="shares of the nodes without main job")
@@ -180,11 +180,10 @@ def measure(nodes: int, jobs: int, kind: str, idle: float, args: argparse.Namesp
             acts.append(len(actions))
     gc.unfreeze()
     held = sum(decided.decision.sizes.values())
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(
         f"{nodes} x {jobs} {kind}, {idle:.0%} idle, {args.churn:.1%} of these change: median "
         f"{1e3 * float(np.median(seconds)):.2f} ms, p99 {1e3 * float(np.quantile(seconds, 0.99)):.2f} ms, "
-        f"{np.mean(acts):.0f} actions a tick, {held} nodes held, {memory:.0f} MB",
+        f"{np.mean(acts):.0f} actions a tick, {held} nodes held, {peak_mib():.0f} MB",
         flush=True,
     )
 
