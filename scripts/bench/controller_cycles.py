@@ -41,7 +41,6 @@ class Cycles:
     main_max: float
     main_count: int
     backfill_mean: float
-    backfill_max: float
     backfill_count: int
 
 
@@ -140,12 +139,11 @@ def read(answer: str, last: Sequence[float]) -> Cycles:
         return int(found[1]) if found else 0
 
     return Cycles(
-        tuple(last),
-        of(main, "Max cycle") / 1e6,
-        of(main, "Total cycles"),
-        of(backfill, "Mean cycle") / 1e6,
-        of(backfill, "Max cycle") / 1e6,
-        of(backfill, "Total cycles"),
+        main=tuple(last),
+        main_max=of(main, "Max cycle") / 1e6,
+        main_count=of(main, "Total cycles"),
+        backfill_mean=of(backfill, "Mean cycle") / 1e6,
+        backfill_count=of(backfill, "Total cycles"),
     )
 
 

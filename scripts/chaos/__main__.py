@@ -21,10 +21,9 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
-from scripts.chaos.evidence import keep
 from scripts.chaos.faults import Chaos
 from scripts.chaos.laws import MAIN_WAIT_S, Outcome, outcome
-from scripts.chaos.scene import Scene
+from scripts.chaos.scene import Scene, keep
 from scripts.lab import Lab, LabConfig
 from scripts.lab.node_network import NodeNetwork, why_not_permitted
 

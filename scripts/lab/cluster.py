@@ -7,7 +7,6 @@ import os
 import pwd
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -379,9 +378,3 @@ def _remove(layout: Layout, keep_logs: bool, files: tuple[str, ...]) -> None:
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
-
-
-def signal_daemon(known: Record, name: str, number: signal.Signals) -> None:
-    """Signals the daemon `name` of this lab; LabError if it does not run."""
-    if not processes.send(known.process(name), number):
-        raise LabError(f"{name} does not run")

@@ -98,7 +98,7 @@ def p99(values: Sequence[float]) -> float:
 
 
 #: What a table of `row` has above its columns.
-HEAD = f"{'later than without (s)':36}{'jobs':>6}{'median':>9}{'mean':>9}{'95 % of mean':>18}{'p99':>9}   worst"
+HEAD = f"{'later than without (s)':36}{'jobs':>6}{'median':>9}{'mean':>9}{'95 % of mean':>20}{'p99':>9}   worst"
 
 
 def row(name: str, later_s: Sequence[float]) -> str:
@@ -106,7 +106,7 @@ def row(name: str, later_s: Sequence[float]) -> str:
     low, high = bootstrap(later_s)
     return (
         f"{name:36}{len(later_s):6d}{median(later_s):+9.2f}{fmean(later_s):+9.2f}"
-        f"{f'{low:+.2f} to {high:+.2f}':>18}{p99(later_s):+9.2f}{max(later_s):+9.2f}"
+        f"{f'{low:+.2f} to {high:+.2f}':>20}{p99(later_s):+9.2f}{max(later_s):+9.2f}"
     )
 
 

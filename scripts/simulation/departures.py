@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from scripts.simulation.process import Process
-from scripts.simulation.progress import JobProgress
+from scripts.simulation.process import JobProgress, Process
 
 #: As in `malletrain.elastic.resize.lifecycle` and `reconfigure`.
 LEAVE_GRACE_S, ENDING_PATIENCE_S = 2.0, 5.0

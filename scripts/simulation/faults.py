@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 
 class DaemonKilled(BaseException):
@@ -66,17 +67,17 @@ class FaultRates:
 
     def scaled(self, factor: float) -> FaultRates:
         """All faults but the main queue's `factor` times as often."""
-        return FaultRates(
-            self.daemon_kill * factor, self.daemon_away_s, min(0.5, self.lost_answer * factor),
-            self.slurm_silent * factor, self.node_down * factor, self.worker_kill * factor,
-            self.worker_term * factor, self.worker_freeze * factor, self.cut * factor, min(0.9, self.delay * factor),
-            min(0.9, self.doubled * factor), self.main_job, self.clock_step * factor, self.cancel * factor,
-            self.partition * factor, self.exile * factor, self.reused_id,
-            self.lost_state * factor, self.journal_busy * factor, self.daemon_stall * factor,
-            min(0.5, self.echo * factor), min(0.5, self.late_answer * factor),
-            self.taken,
-        )  # fmt: skip
+        more = {
+            each.name: min(_MOST.get(each.name, math.inf), factor * getattr(self, each.name))
+            for each in fields(self)
+            if each.name not in _AS_THEY_ARE
+        }
+        return replace(self, **more)
 
+
+#: What is not scaled, and the largest chances.
+_AS_THEY_ARE = ("daemon_away_s", "main_job", "reused_id", "taken")
+_MOST = {"lost_answer": 0.5, "delay": 0.9, "doubled": 0.9, "echo": 0.5, "late_answer": 0.5}
 
 #: What one machine does to itself, so often that two faults regularly meet.
 FAULTS_OF_ONE = FaultRates(

@@ -33,8 +33,7 @@ from scripts.simulation.daemon import SimulatedDaemon
 from scripts.simulation.departures import Departures
 from scripts.simulation.faults import FaultRates
 from scripts.simulation.launchers import Launchers
-from scripts.simulation.process import Process
-from scripts.simulation.progress import JobProgress
+from scripts.simulation.process import JobProgress, Process
 
 #: Seconds without a step until a member says that a peer is late.
 STALL_S = 2.5

@@ -20,8 +20,7 @@ from malletrain.wire.messages import Exited, Leaving
 from scripts.simulation.daemon import SimulatedDaemon
 from scripts.simulation.faults import CrashPoints, DaemonKilled, FaultRates, drawn
 from scripts.simulation.ports import DaemonsJournal, DaemonsSlurm, SimulatedClock
-from scripts.simulation.process import Process
-from scripts.simulation.progress import JobProgress
+from scripts.simulation.process import JobProgress, Process
 from scripts.simulation.workers import Workers
 
 START = 1_000_000.0
