@@ -36,7 +36,7 @@ from malletrain.wire.http import Http
 from malletrain.wire.worker_client import PilotIdentity, WorkerClient
 from scripts.bench.shared import Connection, memory_mib, options_of
 from scripts.lab import Lab, LabConfig, LabError
-from scripts.play.site import Site
+from scripts.play.site import Site, folder_for_labs
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -176,22 +176,15 @@ def flood_figures() -> None:
 
 def bench(options: argparse.Namespace) -> int:
     config = LabConfig(nodes=options.nodes, profile="fast", users=True)
-    folder = f"/tmp/mtattacks-{secrets.token_hex(3)}"
-    try:
-        with Lab.up(folder, config) as lab:
-            settings = {"loop": [f"tick_s = {options.tick}"]}
-            with Site(lab, settings=settings) as site:
-                site.start()
-                site.harvest("alice", options.nodes, payload="exec sleep 86400")
-                lab.wait_for(lambda: site.pilot_nodes("alice") == options.nodes, 90, "pilots on every node")
-                load = os.getloadavg()[0]
-                print(f"{os.cpu_count()} cores, load before {load:.1f}; {options.seconds:g} s each part")
-                print(f"{'':34}{'p50 ms':>8}{'p99 ms':>8}{'most ms':>9}{'requests':>10}")
-                part(lab, site, options, "quiet", attacked=False)
-                part(lab, site, options, "attacked", attacked=True)
-    except LabError as error:
-        print(f"attacks: {error}", file=sys.stderr)
-        return 2
+    settings = {"loop": [f"tick_s = {options.tick}"]}
+    with folder_for_labs() as folder, Lab.up(folder / "lab", config) as lab, Site(lab, settings=settings) as site:
+        site.start()
+        site.harvest("alice", options.nodes)
+        lab.wait_for(lambda: site.pilot_nodes("alice") == options.nodes, 90, "pilots on every node")
+        print(f"{os.cpu_count()} cores, load before {os.getloadavg()[0]:.1f}; {options.seconds:g} s each part")
+        print(f"{'':34}{'p50 ms':>8}{'p99 ms':>8}{'most ms':>9}{'requests':>10}")
+        part(lab, site, options, "quiet", attacked=False)
+        part(lab, site, options, "attacked", attacked=True)
     return 0
 
 

@@ -17,7 +17,6 @@ import argparse
 import os
 import shlex
 import sys
-import threading
 import time
 from pathlib import Path
 from statistics import fmean
@@ -27,7 +26,7 @@ from malletrain.replay.scoring.journal_score import score_journal
 from malletrain.replay.scoring.measured_costs import measured_costs
 from malletrain.store.journal import read_events
 from scripts.bench.shared import options_of
-from scripts.lab import Lab, LabConfig
+from scripts.lab import Lab
 from scripts.play.arm import Arm, lab_config
 from scripts.play.harm import PILOTS
 from scripts.play.load import from_log
@@ -75,7 +74,8 @@ def play(options: argparse.Namespace) -> None:
         Site(lab, settings=settings) as site,
     ):
         settings_of_slurm = directory / "scheduler.txt"
-        settings_of_slurm.write_text(scheduler(lab, config))
+        shown = [lab.run(["scontrol", "show", "config"]).stdout, lab.run(["sdiag"]).stdout]
+        settings_of_slurm.write_text("\n".join([*shown, f"epilog_s={config.epilog_seconds:g}\n"]))
         activate = ACTIVATE_S[options.profile]
         stated = ["--activate", f"{activate:g}", "--rescale", "0.3,0.1"]
         site.start()
@@ -106,28 +106,14 @@ def played(arm: Arm, site: Site, options: argparse.Namespace) -> tuple[float, li
     tasks = max(64, min(MAX_TASKS, int(options.nodes * options.seconds / 15)))
     script.write_text(f"#!/bin/bash\n#MALLETRAIN --nodes=1-{options.nodes} --tasks={tasks}\nexec {training}\n")
     load = [os.getloadavg()[0]]
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.wait(LOAD_EVERY_S):
-            load.append(os.getloadavg()[0])
-
-    watcher = threading.Thread(target=watch, name="load", daemon=True)
     begin = time.time()
-    watcher.start()
     arm.player.start(begin)
     site.mtbatch("alice", script)
-    time.sleep(max(0.0, begin + options.seconds - time.time()))
-    over.set()
-    watcher.join()
+    while (left_s := begin + options.seconds - time.time()) > 0:
+        time.sleep(min(LOAD_EVERY_S, left_s))
+        load.append(os.getloadavg()[0])
     arm.player.stop()
     return begin, load
-
-
-def scheduler(lab: Lab, config: LabConfig) -> str:
-    """What `malletrain replay --scheduler` reads."""
-    shown = [lab.run(["scontrol", "show", "config"]).stdout, lab.run(["sdiag"]).stdout]
-    return "\n".join([*shown, f"epilog_s={config.epilog_seconds:g}\n"])
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def main() -> int:
     options = parser.parse_args()
     # As the profile, but backfill more often: a round sees several cycles.
     often = SCHEDULER_PARAMETERS["site"].replace("bf_interval=30", "bf_interval=5")
-    return controller_alone(bench, options, ("SchedulerParameters", often))
+    return controller_alone(bench, options, ("SchedulerParameters", often), release=options.release)
 
 
 def bench(lab: Lab, options: argparse.Namespace) -> None:
@@ -95,11 +95,6 @@ def bench(lab: Lab, options: argparse.Namespace) -> None:
         before = after
 
 
-def block(lab: Lab, nodes: int, busy: int) -> int:
-    """A main job that has to wait: it needs more nodes than main jobs leave."""
-    return lab.submit("true", "-p", "batch", f"--nodes={nodes - busy + nodes // 10}", "--exclusive", "--time=60")
-
-
 def harvest(lab: Lab, nodes: int, width: int) -> None:
     """Let pilots of `width` nodes hold `nodes` of them."""
     wanted = nodes // width
@@ -109,7 +104,9 @@ def harvest(lab: Lab, nodes: int, width: int) -> None:
 
 def round_of(lab: Lab, options: argparse.Namespace, busy: int) -> Cycles:
     """Main jobs come and go beside those that wait, for so long; what sdiag counted meanwhile."""
-    queue = [block(lab, options.nodes, busy) for _ in range(options.waiting)]
+    # More nodes than main jobs leave: they have to wait.
+    wide = [f"--nodes={options.nodes - busy + options.nodes // 10}", "--exclusive", "--time=60"]
+    queue = [lab.submit("true", "-p", "batch", *wide) for _ in range(options.waiting)]
     lab.run(["sdiag", "-r"], timeout=60)
     end = time.monotonic() + options.seconds
     last: list[float] = []

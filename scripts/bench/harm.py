@@ -40,13 +40,12 @@ from malletrain.store.journal import read_events
 from scripts.bench.shared import options_of
 from scripts.lab import Lab, LabError
 from scripts.lab.conf import EPILOG_S, PROLOG_S
-from scripts.play.arm import LEAF, Arm, lab_config, labs_up
+from scripts.play.arm import LEAF, Arm, lab_config, labs_up, skip_epilog
 from scripts.play.harm import ARMS, BASE, PILOTS, PREEMPTION, SITE_CYCLE_S, summary
 from scripts.play.load import MainJob, from_log, of_all_kinds
 from scripts.play.player import Player
 from scripts.play.predicted import idle_spans, predicted
 from scripts.play.site import BIN, FAST_LOOP, Site, folder_for_labs
-from scripts.play.skipped_epilog import install as skip_epilog
 
 #: The arms play so many seconds one after the other. Little where backfill comes every 30 s: the labs' cycles come at
 #: the same moments, so what they start begins that much sooner or later after its submission.
@@ -167,9 +166,15 @@ def play(options: argparse.Namespace) -> dict[str, object]:
 def window(options: argparse.Namespace, choice: int) -> tuple[list[MainJob], float]:
     """The jobs of a window of the log, of all kinds, and the factor of time; all come before the play ends."""
     jobs, factor = from_log(
-        options.log, options.nodes, options.seconds * 0.85, options.hours * 3600.0, choice, options.fill,
-        around_s=PROLOG_S[options.profile] + EPILOG_S[options.profile], least_jobs=options.least_jobs,
-    )  # fmt: skip
+        options.log,
+        options.nodes,
+        options.seconds * 0.85,
+        options.hours * 3600.0,
+        choice,
+        options.fill,
+        around_s=PROLOG_S[options.profile] + EPILOG_S[options.profile],
+        least_jobs=options.least_jobs,
+    )
     return of_all_kinds(jobs), factor
 
 

@@ -98,7 +98,7 @@ def serve_load(folder: Path, nodes: int, jobs: int, workers: int) -> None:
         user = number % 50
         wanted = MalleableJob(
             number, f"job{number}", f"user{user}", 5000 + user, "harvest", 1, a_job, clock.now(), given_curve=curve
-        )  # fmt: skip
+        )
         array = cluster.submit_array(wanted.user, a_job + 2)
         loop.record(
             [
@@ -127,10 +127,16 @@ def serve_load(folder: Path, nodes: int, jobs: int, workers: int) -> None:
     auth = Auth(("http://bench",), roles, clock, decode=decode)
     ids = iter(range(10**6, 2 * 10**6))
     app = create_app(
-        LoopRequests(loop, facts, clock, Harvest("harvest"), lambda count: (), lambda: next(ids)), views,
-        WorkersRouter(gate, int, connections), auth,
-        roles=roles, notifier=notifier, clock=clock, connections=connections, holds_token=gate.holds_token,
-    )  # fmt: skip
+        LoopRequests(loop, facts, clock, Harvest("harvest"), lambda count: (), lambda: next(ids)),
+        views,
+        WorkersRouter(gate, int, connections),
+        auth,
+        roles=roles,
+        notifier=notifier,
+        clock=clock,
+        connections=connections,
+        holds_token=gate.holds_token,
+    )
     server = serve(app, "127.0.0.1", 0, connections)
     token = auth.log_in(munge.statement("malletrain-session-v1", "http://bench").decode())[0]
     _say({"port": server.port, "pid": os.getpid(), "pilots": pilots, "token": token})
@@ -165,8 +171,14 @@ def serve_load(folder: Path, nodes: int, jobs: int, workers: int) -> None:
             tick_at = clock.elapsed() + TICK_S
             begun = time.monotonic()
             loop.tick()
-            _say({"tick_s": time.monotonic() - begun, "storm": wish == "storm", "events": journal.last,
-                  "rss_mb": peak_mib()})  # fmt: skip
+            _say(
+                {
+                    "tick_s": time.monotonic() - begun,
+                    "storm": wish == "storm",
+                    "events": journal.last,
+                    "rss_mb": peak_mib(),
+                }
+            )
     gate.end_polls()
     notifier.end()
     server.close()

@@ -45,8 +45,7 @@ from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.policies.goodput import Goodput
 from malletrain.sizing.policies.milp.milp_policy import sized_by_class
 from malletrain.sizing.policy import Policy
-from malletrain.sizing.problem import JobDemand, JobId, NodeBudget, OnClasses, Problem, Sizes, Synchronous
-from malletrain.sizing.values import ValueRowCache
+from malletrain.sizing.problem import JobDemand, JobId, NodeBudget, OnClasses, Problem, Synchronous
 from scripts.bench import advisor, figures, sizing
 from scripts.bench.published import gavel_rows, pollux_rows, rows_of
 from scripts.bench.shared import bootstrap, data_options_of
@@ -82,10 +81,16 @@ def market(random: np.random.Generator, jobs: int, supply: int, most_exchange_s:
         )
         demands.append(
             JobDemand(
-                i, 0, 1, nodes, Curve.linear(nodes), weight=random.uniform(0.5, 2), synchronous=steps,
+                i,
+                0,
+                1,
+                nodes,
+                Curve.linear(nodes),
+                weight=random.uniform(0.5, 2),
+                synchronous=steps,
                 remaining_samples=random.uniform(1e3, 1e5),
             )
-        )  # fmt: skip
+        )
     return Problem(300.0, nodes, tuple(demands), classes=classes)
 
 
@@ -222,10 +227,17 @@ def large_classes(seed: int) -> Problem:
             left[name] -= take
         demands.append(
             JobDemand(
-                i, sum(held.values()), 1, 64, curves["class0"], grow_s=0.3, shrink_s=0.1, activate_s=5.0,
+                i,
+                sum(held.values()),
+                1,
+                64,
+                curves["class0"],
+                grow_s=0.3,
+                shrink_s=0.1,
+                activate_s=5.0,
                 on_classes=OnClasses(curves, held),
             )
-        )  # fmt: skip
+        )
     return Problem(300.0, 10_000, tuple(demands), classes=dict.fromkeys(names, 2500))
 
 
@@ -243,8 +255,11 @@ def classes(data: Path, count: int) -> list[Row]:
         answer = Exact().size(problem)
         ms.append(1e3 * (time.process_time() - begin))
         gaps.append(100 * (answer.bound / answer.objective - 1))
-    print(f"1,000 jobs on 4 x 2,500 nodes: median {np.median(ms):.0f} ms, worst {max(ms):.0f} ms of processor time; "
-          f"proven within {max(gaps):.4f} %", flush=True)  # fmt: skip
+    print(
+        f"1,000 jobs on 4 x 2,500 nodes: median {np.median(ms):.0f} ms, worst {max(ms):.0f} ms of processor time; "
+        f"proven within {max(gaps):.4f} %",
+        flush=True,
+    )
     head = "Liu et al. (TPDS 2024)", "within 2.04 % of the optimum"
     return [(*head, "times classes split beforehand, 3 x 32 GPUs", text(over))]
 
@@ -339,8 +354,9 @@ class Running:
         return 1.0 if scale is None else (scale + self.batches[0][0]) / (scale + batch)
 
 
-def simulate(jobs: list[Running], policy: Policy, until: float) -> None:
-    """Jobs on a fixed pool: sized anew at every arrival and completion; a change of size costs a stall."""
+def simulate(jobs: list[Running], policy: Policy, until: float, *, fixed: bool = False) -> None:
+    """Jobs on a fixed pool: sized anew at every arrival and completion; a change of size costs a stall. `fixed`: the
+    policy does not choose batches."""
     waiting = sorted(jobs, key=lambda j: (j.submit_s, j.id))
     live: list[Running] = []
     now = 0.0
@@ -362,11 +378,18 @@ def simulate(jobs: list[Running], policy: Policy, until: float) -> None:
             live.append(waiting.pop(0))
         demands = tuple(
             JobDemand(
-                j.id, j.size, 1, GPUS, j.curve, batches=j.batches, noise_scale=j.noise_scale, sizes=_sizes(j.curve),
+                j.id,
+                j.size,
+                1,
+                GPUS,
+                j.curve,
+                batches=() if fixed else j.batches,
+                noise_scale=j.noise_scale,
+                sizes=_sizes(j.curve),
                 weight=1 / j.curve.throughput(_sizes(j.curve)[0]),
             )
             for j in live
-        )  # fmt: skip
+        )
         answer = policy.size(Problem(300.0, GPUS, demands))
         for j in live:
             size = answer.sizes[j.id]
@@ -382,16 +405,6 @@ def _sizes(curve: Curve) -> tuple[int, ...]:
     return tuple(n for n, rate in curve.points if rate > 0)
 
 
-class FixedBatch(Policy):
-    """`elastic_batch` without its choice: the paper's baseline."""
-
-    name = "fixed_batch"
-
-    def size(self, problem: Problem, cache: ValueRowCache | None = None) -> Sizes:
-        fixed = replace(problem, jobs=tuple(replace(j, batches=()) for j in problem.jobs))
-        return ElasticBatch().size(fixed, cache)
-
-
 def batch(data: Path, count: int) -> list[Row]:
     """Where samples of any batch count alike, as in the paper, and where they count by the measured statistics of the
     gradients; there `goodput` chooses by what a sample is worth, too."""
@@ -399,26 +412,25 @@ def batch(data: Path, count: int) -> list[Row]:
     curves = {app: tuple((b, pollux.curve(app, b)) for b in pollux.batches(app)) for app in POLLUX_SAMPLES}
     head = "Saxena et al. (MASCOTS 2020)", "2x the jobs, up to 10x faster completion"
     cases: tuple[tuple[str, Policy, bool], ...] = (
-        ("all samples alike", ElasticBatch(), False), ("by gradient statistics", ElasticBatch(), True),
+        ("all samples alike", ElasticBatch(), False),
+        ("by gradient statistics", ElasticBatch(), True),
         ("goodput, by gradient statistics", Goodput(), True),
-    )  # fmt: skip
+    )
     rows: list[Row] = []
     until = 10 * 3600.0
     for name, policy, worth in cases:
         shorter = []
         for number in range(1, count + 1):
             mean = []
-            for each in (policy, FixedBatch()):
+            for chooses in (True, False):
                 jobs = []
                 for i, row in enumerate(pollux.workloads[number]):
                     app, asked = row["app"], int(row["batch_size"])
                     own = min(curves[app], key=lambda option: abs(option[0] - asked))
                     noise = pollux.noise(app) if worth else ()
-                    jobs.append(
-                        Running(i, app, float(row["submit_s"]), POLLUX_SAMPLES[app], curves[app], own[1],
-                                own_batch=own[0], noise=noise)
-                    )  # fmt: skip
-                simulate(jobs, each, until)
+                    job = Running(i, app, float(row["submit_s"]), POLLUX_SAMPLES[app], curves[app], own[1])
+                    jobs.append(replace(job, own_batch=own[0], noise=noise))
+                simulate(jobs, policy if chooses else ElasticBatch(), until, fixed=not chooses)
                 spent = [(until if math.isnan(j.finished) else j.finished) - j.submit_s for j in jobs]
                 mean.append(float(np.mean(spent)))
             shorter.append(mean[1] / mean[0])
@@ -541,8 +553,11 @@ def bftrainer(data: Path, count: int) -> list[Row]:
             shares[name].append(found.scores[name].share_of_ideal or 0.0)
     head = "BFTrainer (arXiv 2106.12091)", "up to 93 % of dedicated nodes' efficiency"
     rows = [(*head, f"of the best at no cost, {days} days", text(shares["auto"], 3))]
-    for name, what in (("bftrainer", "its objective at its 10 s, solved exactly"), ("equal", "an equal split"),
-                       ("one-node", "one node a job, no resizes")):  # fmt: skip
+    for name, what in (
+        ("bftrainer", "its objective at its 10 s, solved exactly"),
+        ("equal", "an equal split"),
+        ("one-node", "one node a job, no resizes"),
+    ):
         gains = [a / b for a, b in zip(shares["auto"], shares[name], strict=True)]
         rows.append((*head, f"times {what}", text(gains, 3)))
     return rows
@@ -571,16 +586,18 @@ def fairness(data: Path, count: int) -> list[Row]:
             speed = np.array([j.curve.throughput(sizes[j.id]) for j in demands])
             least = least or float(speed.sum())
             jain = float(speed.sum() ** 2 / (len(speed) * (speed**2).sum()))
-            print(f"{jobs} jobs, {nodes} nodes, alpha {alpha:g}: {speed.sum() / least:.3f} of the speed-up, Jain "
-                  f"{jain:.2f}", flush=True)  # fmt: skip
+            print(
+                f"{jobs} jobs, {nodes} nodes, alpha {alpha:g}: {speed.sum() / least:.3f} of the speed-up, Jain "
+                f"{jain:.2f}",
+                flush=True,
+            )
     return []
 
 
 #: In the order of the table.
 PARTS: Mapping[str, Callable[[Path, int], list[Row]]] = {
-    "malletrain": malletrain, "bftrainer": bftrainer, "batch": batch, "matching": matching, "classes": classes,
-    "budget": budget, "efficiency": efficiency, "fairness": fairness,
-}  # fmt: skip
+    part.__name__: part for part in (malletrain, bftrainer, batch, matching, classes, budget, efficiency, fairness)
+}
 
 
 def table(rows: list[Row]) -> dict[str, list[list[str]] | list[str]]:

@@ -102,20 +102,24 @@ class Connection:
 
 
 def controller_alone(
-    bench: Callable[[Lab, argparse.Namespace], object], options: argparse.Namespace, *settings: tuple[str, str]
+    bench: Callable[[Lab, argparse.Namespace], object],
+    options: argparse.Namespace,
+    *settings: tuple[str, str],
+    release: str | None = None,
 ) -> int:
     """Run a bench on a slurmctld alone of profile `site`, with `options.nodes` powered-down cloud nodes; the status.
 
     Args:
         bench: called with the lab and the options.
         settings: of its slurm.conf.
+        release: of Slurm, as scripts/slurm-lab takes it.
     """
     config = LabConfig(
         nodes=options.nodes,
         profile="site",
         controller_only=True,
         users=os.geteuid() == 0,
-        release=getattr(options, "release", None),
+        release=release,
         settings=(("MessageTimeout", "60"), ("MaxArraySize", "10001"), *settings),
     )
     try:

@@ -64,12 +64,6 @@ def timed(policy: Policy, given: Problem) -> tuple[float, float]:
     return time.process_time() - begin, objective
 
 
-def interval(ratios: list[float]) -> tuple[float, float, float]:
-    """Median and its 95 % bootstrap interval."""
-    low, high = bootstrap(ratios, np.median)
-    return float(np.median(ratios)), low, high
-
-
 def measured(kind: str, point: str, peers: list[str], repeats: int) -> dict[str, Any]:
     """One point of the grid."""
     nodes, jobs = map(int, point.split("x"))
@@ -83,7 +77,8 @@ def measured(kind: str, point: str, peers: list[str], repeats: int) -> dict[str,
     for name in peers:
         found = [timed(PEERS[name], each) for each in given]
         took = 1e3 * float(np.median([seconds for seconds, _ in found]))
-        ratio, low, high = interval([seconds / mine for (seconds, _), (mine, _) in zip(found, own, strict=True)])
+        ratios = [seconds / mine for (seconds, _), (mine, _) in zip(found, own, strict=True)]
+        ratio, (low, high) = float(np.median(ratios)), bootstrap(ratios, np.median)
         gaps = [(best - objective) / abs(best) for (_, objective), (_, best) in zip(found, own, strict=True)]
         line["peers"][name] = {
             "median_ms": took,

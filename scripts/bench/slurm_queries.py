@@ -5,8 +5,7 @@
 A slurmctld alone, with so many (powered-down cloud) nodes, so many jobs on a third of them, and so many that wait.
 Wall times are of this machine under whatever load it has; processor times hardly depend on that. slurmctld's are
 those of the whole process in the mean of all rounds (`nothing asked`: what it takes for itself meanwhile); messages,
-and how long they were in work, are sdiag's. Jobs on such nodes stay in CONFIGURING, and are read whole; `its reading,
-jobs run` reads the same answer with jobs that run.
+and how long they were in work, are sdiag's. Jobs on such nodes stay in CONFIGURING, and are read whole.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from functools import partial
 from pathlib import Path
 
 from malletrain.slurm.command import Commands
-from malletrain.slurm.formats import squeue
 from malletrain.slurm.read_commands import CommandReader
 from scripts.bench.shared import controller_alone, fill, options_of, spent
 from scripts.lab import Lab
@@ -53,15 +51,10 @@ def measure(lab: Lab, options: argparse.Namespace) -> None:
     print(f"{len(seen.nodes)} nodes, {len(seen.jobs)} jobs and tasks, warnings: {list(seen.warnings) or 'none'}")
     columns = ("wall", "commands CPU", "reading CPU")
     print(f"{'s; median, worst':22}" + "".join(f"{each:>18}" for each in columns) + "   slurmctld, a query")
-    mark = commands.mark()
-    answer = commands.ask(["squeue", "-a", "-h", "-o", squeue.queue_format(mark)]).replace("CONFIGURING", "RUNNING")
     queries: dict[str, Callable[[], object]] = {
         "nothing asked": partial(time.sleep, 0.25),
         "snapshot": reader.snapshot,
         "look at the queue": partial(reader.main_queue, seen.active_ids("harvest")),
-        "its reading, jobs run": partial(squeue.parse_changed, answer, mark, seen.active_ids("harvest")),
-        "its command": partial(ask_queue, commands),
-        "the same, -t PENDING": partial(ask_queue, commands, "-t", "PENDING"),
     }
     for name, query in queries.items():
         lab.run(["sdiag", "-r"], timeout=60)
@@ -74,13 +67,6 @@ def measure(lab: Lab, options: argparse.Namespace) -> None:
             f"{kind} {seconds / rounds:.4f} s" for kind, (_, seconds) in asked.items() if kind in ASKED_KINDS
         )
         print(f"{name:22}{shown}   CPU {used:.4f} s; {messages or 'no message'}", flush=True)
-    for name, states in (("its command", ()), ("the same, -t PENDING", ("-t", "PENDING"))):
-        print(f"{name}: {ask_queue(commands, *states) / 1e6:.2f} MB printed")
-
-
-def ask_queue(commands: Commands, *options: str) -> int:
-    """The bytes that squeue prints for the light look."""
-    return len(commands.ask(["squeue", "-a", "-h", *options, "-o", squeue.queue_format(commands.mark())]))
 
 
 def cost(query: Callable[[], object]) -> tuple[float, float, float]:

@@ -86,9 +86,13 @@ def play(
                     told = time.monotonic()
                     _log.info(
                         "%4.0f s: %d faults, %d crashes, %d daemons, %d jobs submitted, %d ended",
-                        told - begun, len(chaos.done), len(scene.supervisor.crashed), scene.supervisor.starts,
-                        len(scene.jobs), len(scene.ended()),
-                    )  # fmt: skip
+                        told - begun,
+                        len(chaos.done),
+                        len(scene.supervisor.crashed),
+                        scene.supervisor.starts,
+                        len(scene.jobs),
+                        len(scene.ended()),
+                    )
                 time.sleep(0.2)
             scene.supervisor.crashes.clear()
             chaos.mend_all()
@@ -122,9 +126,14 @@ def main() -> int:
         Path(name).chmod(0o755)
         folder = Path(name) / "lab"
         result = play(
-            asked.minutes, asked.seed, asked.crash_points, asked.nodes, folder, accounting=asked.accounting,
+            asked.minutes,
+            asked.seed,
+            asked.crash_points,
+            asked.nodes,
+            folder,
+            accounting=asked.accounting,
             evidence=asked.evidence,
-        )  # fmt: skip
+        )
     if asked.json:
         print(json.dumps(result.summary()))
     else:

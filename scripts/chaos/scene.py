@@ -8,19 +8,20 @@ import os
 import random
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from malletrain.slurm.formats.hostlist import expand
 from malletrain.store.database import copy
-from scripts.chaos.network import Network
 from scripts.lab import Lab, LabError, processes
 from scripts.lab.node_network import NodeNetwork
 from scripts.lab.ports import free_port
@@ -102,6 +103,63 @@ class Supervisor:
                 pass  # it ended before it served, as it does while slurmctld is down: the next try follows
             self.starts += 1
             self._ended.wait(self.restart_s)
+
+
+class Network:
+    """The network between workers and the daemon: passes connections at `host` on to the daemon's port.
+
+    While it is cut nothing arrives, and nothing is refused: what was sent meanwhile arrives afterwards, as from a
+    network that retransmits, unless its sender has given up.
+    """
+
+    def __init__(self, to: int, host: str = "127.0.0.1") -> None:
+        self._to = to
+        self._whole = threading.Event()
+        self._whole.set()
+        self._listener = socket.create_server((host, 0), backlog=1024)
+        self.url = f"http://{host}:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, name="network", daemon=True).start()
+
+    def cut(self) -> None:
+        """Deliver nothing from now on."""
+        self._whole.clear()
+
+    def mend(self) -> None:
+        """Deliver again, and what was sent meanwhile."""
+        self._whole.set()
+
+    def close(self) -> None:
+        """Pass on no more connections."""
+        self._whole.set()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(near,), daemon=True).start()
+
+    def _serve(self, near: socket.socket) -> None:
+        self._whole.wait()
+        with near, suppress(OSError), socket.create_connection(("127.0.0.1", self._to)) as far:
+            back = threading.Thread(target=self._pump, args=(far, near), daemon=True)
+            back.start()
+            self._pump(near, far)
+            back.join()
+
+    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                self._whole.wait()
+                sink.sendall(data)
+        self._whole.wait()
+        for each in (source, sink):  # the end of either is the end of both
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from scripts.lab.conf import LabConfig, cluster_name
 from scripts.lab.errors import LabError
-from scripts.lab.layout import Layout
+from scripts.lab.layout import Layout, publish
 from scripts.lab.packages import Toolchain, run
-from scripts.lab.publish import publish
 from scripts.lab.users import TEST_USERS
 
 COORDINATOR = "malletrain"

@@ -16,8 +16,7 @@ from typing import TypeVar
 from scripts.lab import cluster, namespace, processes, record
 from scripts.lab.conf import Change, LabConfig, changed
 from scripts.lab.errors import DeadlineError, LabError
-from scripts.lab.layout import Layout
-from scripts.lab.publish import publish
+from scripts.lab.layout import Layout, publish
 from scripts.lab.record import Record
 from scripts.lab.users import Identity
 

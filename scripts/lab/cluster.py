@@ -18,10 +18,9 @@ from pathlib import Path
 from scripts.lab import accounting, conf, namespace, ports, processes, record, users
 from scripts.lab.conf import LabConfig
 from scripts.lab.errors import DeadlineError, LabError, UsageError
-from scripts.lab.layout import Layout
+from scripts.lab.layout import Layout, publish
 from scripts.lab.packages import Toolchain, host_release, host_toolchain, missing_packages
 from scripts.lab.processes import Process
-from scripts.lab.publish import publish
 from scripts.lab.record import Record
 from scripts.lab.releases import release_toolchain
 

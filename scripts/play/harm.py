@@ -146,7 +146,7 @@ def _foreseeable(runs: Sequence[Run]) -> Iterator[str]:
                 for run in runs
                 for pair in pairs(run, arm)
                 if (pair.base_s >= SITE_CYCLE_S + SITE_PROLOG_S) is waits
-            ]  # fmt: skip
+            ]
         found = later[PILOTS] or [0.0]
         yield (
             f"{words:44}{len(later[PILOTS]):6d}{fmean(found):+9.2f}{median(found):+9.2f}{max(found):+9.2f}"

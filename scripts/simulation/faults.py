@@ -81,10 +81,21 @@ _MOST = {"lost_answer": 0.5, "delay": 0.9, "doubled": 0.9, "echo": 0.5, "late_an
 
 #: What one machine does to itself, so often that two faults regularly meet.
 FAULTS_OF_ONE = FaultRates(
-    daemon_kill=0.01, daemon_away_s=30.0, lost_answer=0.02, slurm_silent=0.01, node_down=0.005, worker_kill=0.02,
-    worker_term=0.01, worker_freeze=0.01, cut=0.01, delay=0.2, doubled=0.05, main_job=0.04, clock_step=0.003,
+    daemon_kill=0.01,
+    daemon_away_s=30.0,
+    lost_answer=0.02,
+    slurm_silent=0.01,
+    node_down=0.005,
+    worker_kill=0.02,
+    worker_term=0.01,
+    worker_freeze=0.01,
+    cut=0.01,
+    delay=0.2,
+    doubled=0.05,
+    main_job=0.04,
+    clock_step=0.003,
     cancel=0.001,
-)  # fmt: skip
+)
 #: Everything at once.
 ALL_FAULTS = replace(FAULTS_OF_ONE, partition=0.01, exile=0.003, reused_id=0.3)
 #: And what the machines of the daemon and of slurmctld lose or do late.
@@ -93,9 +104,17 @@ WITH_DISKS = replace(ALL_FAULTS, lost_state=0.003, journal_busy=0.01, daemon_sta
 WITH_LATE_MESSAGES = replace(WITH_DISKS, echo=0.02, late_answer=0.01)
 #: All nodes of a job are taken, again and again, at any moment of what else may happen to it.
 ALL_TAKEN = FaultRates(
-    taken=0.03, worker_freeze=0.01, cut=0.01, delay=0.2, doubled=0.05, main_job=0.003, daemon_kill=0.002,
-    daemon_stall=0.003, partition=0.01, late_answer=0.01,
-)  # fmt: skip
+    taken=0.03,
+    worker_freeze=0.01,
+    cut=0.01,
+    delay=0.2,
+    doubled=0.05,
+    main_job=0.003,
+    daemon_kill=0.002,
+    daemon_stall=0.003,
+    partition=0.01,
+    late_answer=0.01,
+)
 #: By the name that `--faults` takes; after `taken` the later ones have all of the earlier ones' faults.
 PROFILES = {
     "taken": ALL_TAKEN,

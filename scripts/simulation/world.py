@@ -301,9 +301,15 @@ class _World:
         for part, node in enumerate(nodes):
             hello_at = now + self.rng.uniform(0.2, 3.0)
             process = Process(
-                job, UID, pilot_name(task, part), self.runs[task], node, hello_at,
-                hello_at + self.rng.uniform(0.5, 5.0), elastic=self._elastic(job),
-            )  # fmt: skip
+                job,
+                UID,
+                pilot_name(task, part),
+                self.runs[task],
+                node,
+                hello_at,
+                hello_at + self.rng.uniform(0.5, 5.0),
+                elastic=self._elastic(job),
+            )
             self.processes_of.setdefault(task, {})[process.pilot] = process
             self.workers.spawn(process)
         self.runs[task] += 1
@@ -594,6 +600,15 @@ def play(
 
 def _main(number: int, nodes: int) -> SlurmJob:
     return SlurmJob(
-        str(number), number, "bob", "main", "batch", "normal", SlurmState.PENDING, reason="Resources",
-        node_count=nodes, time_limit_s=600.0, priority=100,
-    )  # fmt: skip
+        str(number),
+        number,
+        "bob",
+        "main",
+        "batch",
+        "normal",
+        SlurmState.PENDING,
+        reason="Resources",
+        node_count=nodes,
+        time_limit_s=600.0,
+        priority=100,
+    )

@@ -31,8 +31,7 @@ from scripts.chaos.faults import (
     work_folder_full,
 )
 from scripts.chaos.laws import Outcome
-from scripts.chaos.network import Network
-from scripts.chaos.scene import MainQueue, Scene, keep
+from scripts.chaos.scene import MainQueue, Network, Scene, keep
 from scripts.lab import Lab, LabError, UsageError
 from scripts.lab.node_network import DAEMON
 from tests.small_disk import small_disk as small_disk
