@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from scripts.play.invented_past import InventedMachine
-from scripts.play.page_server import PageServer
 from tests.browser import Browser, chromium
+from tests.web.invented_past import InventedMachine
+from tests.web.page_server import PageServer
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs/pictures"
 

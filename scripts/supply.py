@@ -48,9 +48,16 @@ HEADER = """\
 """
 
 #: The oldest Python that the daemon runs on, on Linux: what the bill of materials is evaluated for.
-ENVIRONMENT = {"python_version": "3.11", "python_full_version": "3.11.0", "sys_platform": "linux",
-               "platform_system": "Linux", "os_name": "posix", "implementation_name": "cpython",
-               "platform_python_implementation": "CPython", "platform_machine": "x86_64"}  # fmt: skip
+ENVIRONMENT = {
+    "python_version": "3.11",
+    "python_full_version": "3.11.0",
+    "sys_platform": "linux",
+    "platform_system": "Linux",
+    "os_name": "posix",
+    "implementation_name": "cpython",
+    "platform_python_implementation": "CPython",
+    "platform_machine": "x86_64",
+}
 
 #: Of the serial numbers of bills of materials: the same content has the same number.
 _NAMESPACE = uuid.UUID("6c1c3a5e-9f6b-4e0e-8d53-0b5b6d6f5c11")
@@ -189,35 +196,25 @@ def bill_of_materials(locked: Mapping[str, Pin]) -> dict[str, Any]:
     reference = {pin.name: f"pkg:pypi/{pin.name}@{pin.version}" for pin in needed}
     own = reference["malletrain"] = f"pkg:pypi/malletrain@{project['version']}"
     components = [
-        {
-            "type": "library",
-            "bom-ref": reference[pin.name],
-            "name": pin.name,
-            "version": pin.version,
-            "purl": reference[pin.name],
-            **_licence(distribution(pin.name)),
-            "externalReferences": [
-                {
-                    "type": "distribution",
-                    "url": f"https://pypi.org/project/{pin.name}/{pin.version}/#files",
-                    "hashes": [{"alg": "SHA-256", "content": each.removeprefix("sha256:")} for each in pin.hashes],
-                }
-            ],
-        }
+        _component(
+            pin.name,
+            pin.version,
+            reference[pin.name],
+            _licences(distribution(pin.name)),
+            f"https://pypi.org/project/{pin.name}/{pin.version}/#files",
+            [each.removeprefix("sha256:") for each in pin.hashes],
+        )
         for pin in needed
     ]
     components += [
-        {
-            "type": "library",
-            "bom-ref": row["purl"],
-            "name": row["name"],
-            "version": row["version"],
-            "purl": row["purl"],
-            "licenses": [{"license": {"id": row["licence"]}}],
-            "externalReferences": [
-                {"type": "distribution", "url": row["url"], "hashes": [{"alg": "SHA-256", "content": row["sha256"]}]}
-            ],
-        }
+        _component(
+            row["name"],
+            row["version"],
+            row["purl"],
+            [{"license": {"id": row["licence"]}}],
+            row["url"],
+            [row["sha256"]],
+        )
         for row in vendored()
     ]
     needs = {name: [reference[each] for each in graph[name]] for name in sorted(graph)}
@@ -232,25 +229,44 @@ def bill_of_materials(locked: Mapping[str, Pin]) -> dict[str, Any]:
         "version": 1,
         "metadata": {
             "component": {
-                "type": "application", "bom-ref": own, "name": "malletrain", "version": project["version"],
-                "purl": own, "licenses": [{"license": {"id": project["license"]}}],
+                "type": "application",
+                "bom-ref": own,
+                "name": "malletrain",
+                "version": project["version"],
+                "purl": own,
+                "licenses": [{"license": {"id": project["license"]}}],
             }
         },
         "components": components,
         "dependencies": dependencies,
-    }  # fmt: skip
+    }
 
 
-def _licence(found: Distribution) -> dict[str, Any]:
-    """As its metadata states it: an SPDX expression, else the classifiers' words."""
+def _component(
+    name: str, version: str, purl: str, licences: list[dict[str, Any]], url: str, hashes: list[str]
+) -> dict[str, Any]:
+    files = [{"alg": "SHA-256", "content": each} for each in hashes]
+    return {
+        "type": "library",
+        "bom-ref": purl,
+        "name": name,
+        "version": version,
+        "purl": purl,
+        **({"licenses": licences} if licences else {}),
+        "externalReferences": [{"type": "distribution", "url": url, "hashes": files}],
+    }
+
+
+def _licences(found: Distribution) -> list[dict[str, Any]]:
+    """As its metadata states them: an SPDX expression, else the classifiers' words."""
     if "License-Expression" in found.metadata:
-        return {"licenses": [{"expression": found.metadata["License-Expression"]}]}
+        return [{"expression": found.metadata["License-Expression"]}]
     words = [
         line.rpartition(" :: ")[2]
         for line in found.metadata.get_all("Classifier") or ()
         if line.startswith("License :: OSI Approved :: ")
     ]
-    return {"licenses": [{"license": {"name": each}} for each in words]} if words else {}
+    return [{"license": {"name": each}} for each in words]
 
 
 def render(bill: Mapping[str, Any]) -> str:
@@ -324,12 +340,10 @@ def lock() -> int:
     if uv is None:
         print("supply: needs uv: pip install uv", file=sys.stderr)
         return 2
-    made = subprocess.run(
-        [uv, "pip", "compile", "-q", "--universal", "--python-version", "3.11", "--generate-hashes", "--no-annotate",
-         "--no-header", "--extra", "daemon", "-c", str(CONSTRAINTS), str(PROJECT),
-         "--default-index", "https://pypi.org/simple"],
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
+    command = [uv, "pip", "compile", "-q", "--universal", "--python-version", "3.11", "--generate-hashes"]
+    command += ["--no-annotate", "--no-header", "--extra", "daemon", "-c", str(CONSTRAINTS), str(PROJECT)]
+    command += ["--default-index", "https://pypi.org/simple"]
+    made = subprocess.run(command, check=True, capture_output=True, text=True)
     LOCK.write_text(HEADER + made.stdout)
     SBOM.write_text(render(bill_of_materials(pins(LOCK.read_text()))))
     return 0

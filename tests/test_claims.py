@@ -18,7 +18,7 @@ from malletrain.cli import replayed_site
 from malletrain.domain.job import ResizeCosts
 from malletrain.replay import Options, Window, cluster_trace, mix, parse_policy, read_trace, replay
 from malletrain.replay.likely_outages import likely_outages, without_outages
-from scripts.bench import advisor, extrapolation
+from scripts.bench import curves, published
 from scripts.bench import replay as replay_bench
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -37,7 +37,7 @@ class Claim:
 
 @cache
 def extrapolated(data: Path) -> Mapping[str, Mapping[str, Mapping[str, float]]]:
-    return extrapolation.rows_of(extrapolation.tables(data), extrapolation.GIVEN)
+    return curves.rows_beyond(data)
 
 
 def beyond(name: str, what: str, law: str = "curves") -> Callable[[Path], float]:
@@ -50,9 +50,7 @@ def beyond(name: str, what: str, law: str = "curves") -> Callable[[Path], float]
 
 def held_out(table: str, *given: int) -> Callable[[Path], float]:
     def value(data: Path) -> float:
-        row = advisor.held_out(getattr(advisor, table)(data), given)
-        assert row is not None
-        return 100 * float(row["error"])
+        return 100 * float(curves.held_out(getattr(published, table)(data), given)["error"]["curves"])
 
     return value
 
@@ -97,7 +95,7 @@ def extrapolation_row(
 ) -> Iterator[Claim]:
     """The claims of one row of the table: errors of the curves and of each law, and the part in the band."""
     words = f"{start} | {', '.join(f'{error:.1f}' for error in errors)} | {coverage}"
-    for law, error in zip(("curves", *extrapolation.LAWS), errors, strict=True):
+    for law, error in zip(("curves", *curves.LAWS), errors, strict=True):
         yield Claim(CURVES, words, error, 0.6 if law == "curves" else 0.1, beyond(name, "error", law))
     yield Claim(CURVES, words, 100 * float(coverage), 1.0, beyond(name, "coverage"))
 

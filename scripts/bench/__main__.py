@@ -12,6 +12,9 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
 
+#: What benches share, and no bench.
+HELPERS = ("published", "shared")
+
 
 def listed() -> dict[str, str]:
     """First line of each module's docstring, by the name after `scripts.bench.`."""
@@ -19,7 +22,7 @@ def listed() -> dict[str, str]:
     for path in sorted(FOLDER.rglob("*.py")):
         about = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
         found[".".join(path.relative_to(FOLDER).with_suffix("").parts)] = about.partition("\n")[0]
-    return {name: about for name, about in found.items() if name != "__main__"}
+    return {name: about for name, about in found.items() if name not in ("__main__", *HELPERS)}
 
 
 def main() -> int:

@@ -1,16 +1,13 @@
-"""How near curves come to published measurements, and what not knowing them costs.
+"""What it costs not to know a job's curve.
 
-    python -m scripts.bench.advisor [--data ../shared/data] [--only curves|waves] [--runs 5] [--hours 2] [--seed 0]
-        [--tick 10] [--mix NAME] [--guess active|linear]
+    python -m scripts.bench.advisor [--data ../shared/data] [--runs 5] [--hours 2] [--seed 0] [--tick 10]
+        [--mix NAME] [--guess active|linear]
 
-curves: mean absolute error on sizes that were not given, with its 95 % bootstrap interval over models, and how often
-the band of nine tenths held the truth.
-
-waves: jobs with unknown curves, in three waves, on the idle nodes of Summit (random windows of its log); sizes by
-policy `exact` every tick, a window of training with 2 % noise from every job that was left alone. Printed is the
-speed-up trained as a part of what an oracle with the true curves trains, mean and 95 % interval over the runs, its
-ratio to that of `linear` (paired), and the share of node time that measuring costs: nodes that probes move away from
-where they would have been, and nodes that wait while their job is measured on its way up.
+Jobs with unknown curves, in three waves, on the idle nodes of Summit (random windows of its log); sizes by policy
+`exact` every tick, a window of training with 2 % noise from every job that was left alone. Printed is the speed-up
+trained as a part of what an oracle with the true curves trains, mean and 95 % interval over the runs, its ratio to
+that of `linear` (paired), and the share of node time that measuring costs: nodes that probes move away from where
+they would have been, and nodes that wait while their job is measured on its way up.
 
 `active` climbs (`malletrain.learn.scale_up_profiling`; a window there takes 5 s and a stall) and probes; `linear`
 takes every job to scale perfectly.
@@ -18,16 +15,13 @@ takes every job to scale perfectly.
 
 from __future__ import annotations
 
-import argparse
-import csv
-import gzip
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
-from statistics import fmean, median
-from typing import Any
+from statistics import fmean
 
 import numpy as np
 
@@ -51,84 +45,8 @@ from malletrain.learn.scale_up_profiling import next_measurement_size
 from malletrain.replay.workload import IMAGENET, POLLUX
 from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.problem import JobDemand, Problem
-
-Truth = Mapping[int, float]
-
-
-# -- curves
-
-
-def imagenet(data: Path) -> dict[str, Truth]:
-    models: dict[str, dict[int, float]] = defaultdict(dict)
-    with (data / "bftrainer" / "scaling_imagenet.csv").open() as file:
-        for row in csv.DictReader(file):
-            if int(row["nodes"]):
-                models[row["model"]][int(row["nodes"])] = float(row["images_per_s"])
-    return dict(models)
-
-
-def pollux(data: Path) -> dict[str, Truth]:
-    """Fixed batch a GPU, the same number of GPUs on every node, five node counts or more."""
-    rates: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for name in ("placements", "scalability"):
-        with gzip.open(data / "pollux" / f"{name}.csv.gz", "rt") as file:
-            for row in csv.DictReader(file):
-                nodes, gpus, batch = int(row["nodes"]), int(row["gpus"]), int(row["local_bsz"])
-                if gpus in (nodes, 2 * nodes, 4 * nodes):
-                    key = f"{row['app']}:{batch}:{gpus // nodes}"
-                    rates[key][nodes].append(gpus * batch / float(row["step_time_s"]))
-    found = {key: {n: median(r) for n, r in by_size.items()} for key, by_size in rates.items()}
-    return {key: truth for key, truth in found.items() if len(truth) >= 5 and 1 in truth}
-
-
-def gavel(data: Path) -> dict[str, Truth]:
-    """Steps/s of all workers together, each step of one batch a worker, on 1, 2, 4, 8 GPUs, which stand for nodes."""
-    found: dict[str, dict[int, float]] = defaultdict(dict)
-    with gzip.open(data / "gavel" / "throughputs.csv.gz", "rt") as file:
-        for row in csv.DictReader(file):
-            rate, gpus = float(row["steps_per_s"]), int(row["gpus"])
-            if rate > 0:
-                key = f"{row['model']}:{row['batch_size']}:{row['gpu_type']}:{row['consolidated']}"
-                found[key][gpus] = rate
-    return {key: truth for key, truth in found.items() if len(truth) == 4}
-
-
-def fitted(truth: Truth, at: Sequence[int], noise: float, random: np.random.Generator) -> CurveFit:
-    rates = {n: truth[n] * float(np.exp(noise * random.standard_normal())) for n in at}
-    # Windows of a thousand steps. All tables here keep the batch a node.
-    found = fit_curve([ThroughputSample(0.0, n, 1e6 * n, 1e6 * n / rate, 1000) for n, rate in rates.items()])
-    assert found is not None
-    return found
-
-
-def bootstrap(groups: Sequence[float], random: np.random.Generator) -> tuple[float, float]:
-    values = np.array(groups)
-    means = values[random.integers(0, len(values), (2000, len(values)))].mean(axis=1)
-    return float(np.quantile(means, 0.025)), float(np.quantile(means, 0.975))
-
-
-def held_out(curves: Mapping[str, Truth], at: Sequence[int], noise: float = 0.0) -> dict[str, Any] | None:
-    random = np.random.default_rng(7)
-    error: dict[str, list[float]] = defaultdict(list)
-    inside: list[bool] = []
-    for key, truth in sorted(curves.items()):
-        if any(n not in truth for n in at):
-            continue
-        for _ in range(20 if noise else 1):
-            found = fitted(truth, at, noise, random).at([n for n in sorted(truth) if n not in at])
-            error[key.split(":")[0]].append(fmean(abs(e.rate / truth[e.nodes] - 1) for e in found))
-            inside += [e.low <= truth[e.nodes] <= e.high for e in found]
-    if not inside:
-        return None
-    models = [fmean(e) for e in error.values()]
-    return {
-        "given": list(at), "noise": noise, "curves": sum(map(len, error.values())), "error": fmean(models),
-        "error_95": bootstrap(models, random),
-        "coverage": fmean(inside),
-    }  # fmt: skip
-
-
-# -- waves
+from scripts.bench.published import pollux, rows_of
+from scripts.bench.shared import bootstrap, data_options_of
 
 TICK_S = 10.0
 #: Seconds of a window of training: `elastic.link.training_reports` drops 4 steps and takes 10 more and 3 s at least.
@@ -217,9 +135,15 @@ def plan(name: str, jobs: Jobs, nodes: int, now: float) -> tuple[dict[int, int],
         unit = curve.throughput(1) or 1.0
         points = tuple((n, rate / unit) for n, rate in curve.points)
         return JobDemand(
-            job.job.id, job.nodes, 1, max(1, most), Curve(points), grow_s=COSTS.grow_s, shrink_s=COSTS.shrink_s,
+            job.job.id,
+            job.nodes,
+            1,
+            max(1, most),
+            Curve(points),
+            grow_s=COSTS.grow_s,
+            shrink_s=COSTS.shrink_s,
             activate_s=COSTS.activate_s,
-        )  # fmt: skip
+        )
 
     if name != "active":
         curves = [j.truth if name == "oracle" else Curve.linear(j.job.max_nodes) for j in jobs]
@@ -329,8 +253,10 @@ def _measured_children(random: np.random.Generator, data: Path) -> Iterator[tupl
     for i in range(21):
         truth, bend = tables[chosen[i % 3]], float(random.normal(0.0, 0.05))
         speed = float(np.exp(0.3 * random.standard_normal()))
-        points = [(n, speed * rate * n**bend * float(np.exp(0.03 * random.standard_normal()))) for n, rate in
-                  sorted(truth.items())]  # fmt: skip
+        points = [
+            (n, speed * rate * n**bend * float(np.exp(0.03 * random.standard_normal())))
+            for n, rate in sorted(truth.items())
+        ]
         yield f"{'abc'[i % 3]}-{i}", Curve(tuple(points)), max(truth)
 
 
@@ -340,22 +266,13 @@ def mixes(random: np.random.Generator, data: Path) -> Iterator[tuple[str, list[t
     yield "ImageNet models", [(f"{names[i % 7]}{i}", IMAGENET[names[i % 7]], 64) for i in range(21)]
     diverse = sorted(POLLUX)
     yield "Pollux models", [(f"{diverse[i % 6]}{i}", POLLUX[diverse[i % 6]], 16) for i in range(21)]
-    children = []
-    for i in range(21):
-        serial = [0.004, 0.03, 0.1][i % 3] * float(np.exp(0.2 * random.standard_normal()))
-        bend = [1e-5, 1e-4, 4e-3][i % 3] * float(np.exp(0.2 * random.standard_normal()))
-        points = [(n, 100 * n / (1 + serial * (n - 1) + bend * n * (n - 1))) for n in range(1, 65)]
-        children.append((f"{['conv', 'attention', 'mixture'][i % 3]}-{i}", Curve(tuple(points)), 64))
-    yield "NAS children of three kinds", children
     yield "Children of measured models", list(_measured_children(random, data))
 
 
 def idle_windows(data: Path, hours: float, random: np.random.Generator) -> list[int]:
     """Idle nodes of Summit in a random window, every tick, at most 600."""
-    from datetime import datetime
-
-    with gzip.open(data / "bftrainer" / "summit_idle_count.csv.gz", "rt") as file:
-        rows = [(datetime.fromisoformat(r["time"]).timestamp(), int(r["idle_nodes"])) for r in csv.DictReader(file)]
+    table = rows_of(data / "bftrainer" / "summit_idle_count.csv.gz")
+    rows = [(datetime.fromisoformat(row["time"]).timestamp(), int(row["idle_nodes"])) for row in table]
     at = np.array([t for t, _ in rows])
     start = float(random.uniform(at[0], at[-1] - hours * 3600))
     ticks = start + TICK_S * np.arange(int(hours * 3600 / TICK_S))
@@ -396,10 +313,9 @@ def waves(
 
 def told(results: Mapping[str, Mapping[str, list[float]]]) -> None:
     """The table of the waves."""
-    random = np.random.default_rng(1)
 
     def cell(values: Sequence[float]) -> str:
-        low, high = bootstrap(values, random)
+        low, high = bootstrap(values)
         return f"{fmean(values):.3f} [{low:.3f}, {high:.3f}]"
 
     names = (*GUESSES, "cost")
@@ -411,46 +327,18 @@ def told(results: Mapping[str, Mapping[str, list[float]]]) -> None:
         print(f"| {mix} | {max(map(len, named.values()))} | {' | '.join(cells)} | {cell(gains) if gains else ''} |")
 
 
-def curves_table(data: Path) -> None:
-    """Errors on sizes that were not given."""
-    given: dict[str, list[tuple[tuple[int, ...], float]]] = {
-        "imagenet": [((1, 4, 16), 0), ((1, 16), 0), ((1, 4, 16), 0.03)],
-        "pollux": [((1, 2, 16), 0), ((1, 4), 0), ((1, 2, 4, 16), 0)],
-        "gavel": [((1, 4), 0), ((1, 2, 8), 0)],
-    }
-    print("| measured | given | curves | error [95 %] | in the band |\n|---|---|---|---|---|")
-    for table, curves in (("imagenet", imagenet(data)), ("pollux", pollux(data)), ("gavel", gavel(data))):
-        for at, noise in given[table]:
-            row = held_out(curves, at, noise)
-            if row is not None:
-                low, high = row["error_95"]
-                scatter = f" with {noise:.0%} noise" if noise else ""
-                print(
-                    f"| {table} | {', '.join(map(str, at))}{scatter} | {row['curves']} "
-                    f"| {row['error']:.1%} [{low:.1%}, {high:.1%}] | {row['coverage']:.2f} |"
-                )
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parents[3] / "shared" / "data")
-    parser.add_argument("--only", choices=("curves", "waves"))
+    parser = data_options_of(__doc__)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--hours", type=float, default=2.0)
     parser.add_argument("--seed", type=int, default=0, help="of the first run")
-    parser.add_argument("--mix", default="", help="of the waves: ImageNet, Pollux, NAS or Children; all by default")
+    parser.add_argument("--mix", default="", help="ImageNet, Pollux or Children; all by default")
     parser.add_argument("--guess", action="append", choices=GUESSES, help="these only")
     parser.add_argument("--tick", type=float, default=TICK_S, help="seconds between two decisions")
     options = parser.parse_args()
     globals()["TICK_S"] = options.tick
-    if not options.data.is_dir():
-        print(f"advisor: {options.data} holds no measurements: give --data", file=sys.stderr)
-        return 2
-    if options.only != "waves":
-        curves_table(options.data)
-    if options.only != "curves":
-        seeds = range(options.seed, options.seed + options.runs)
-        told(waves(options.data, seeds, options.hours, options.mix, options.guess or GUESSES))
+    seeds = range(options.seed, options.seed + options.runs)
+    told(waves(options.data, seeds, options.hours, options.mix, options.guess or GUESSES))
     return 0
 
 

@@ -19,12 +19,13 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
+from scripts.bench.shared import options_of
 from scripts.lab import Lab, LabError
 from scripts.play.arm import lab_config, labs_up
-from scripts.play.harm import interval, p99
+from scripts.play.harm import HEAD, p99, row
 from scripts.play.load import Kind, MainJob
 from scripts.play.player import Player
 from scripts.play.site import FAST_LOOP, Site, folder_for_labs
@@ -41,23 +42,22 @@ PATIENCE_S = 200.0
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--profile", choices=("fast", "site"), default="fast")
     parser.add_argument("--rounds", type=int, default=12, help="trials of each kind")
     parser.add_argument("--nodes", type=int, default=8, help="nodes of each lab, a multiple of 4")
     parser.add_argument("--keep-idle", type=int, default=0, help="pool.keep_idle")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    rows: list[dict[str, object]] = []
+    rows: list[Row] = []
     with ExitStack() as stack:
         directory = stack.enter_context(folder_for_labs())
         configs = {
             arm: lab_config(options.nodes, options.profile, preemption=arm == PILOTS) for arm in (NONE, TWIN, PILOTS)
         }
         labs = labs_up(stack, directory, configs)
-        quick = FAST_LOOP if options.profile == "fast" else []
         settings = {
-            "loop": quick,
+            "loop": FAST_LOOP if options.profile == "fast" else [],
             "pool": [f"keep_idle = {options.keep_idle}"],
             "breaker": ["preemptions_per_hour = 10000"],
         }
@@ -136,8 +136,7 @@ def trial(
 def summary(rows: list[Row], options: argparse.Namespace) -> Iterator[str]:
     """Paired delays by kind, and whether the goals of `scripts.bench.harm` are met by single arrivals."""
     yield f"profile {options.profile}, {options.nodes} nodes, keep_idle {options.keep_idle}"
-    columns = f"{'median':>8}{'mean':>8}{'95 % of mean':>17}{'p99':>8}{'worst':>8}"
-    yield f"{'later than without (s)':36}{'jobs':>5}{columns}"
+    yield HEAD
     labels = ["all", *dict.fromkeys(str(row["label"]) for row in rows)]
     found: dict[tuple[str, str], list[float]] = {}
     for label in labels:
@@ -145,13 +144,8 @@ def summary(rows: list[Row], options: argparse.Namespace) -> Iterator[str]:
             took = [row["took_s"] for row in rows if label in ("all", row["label"])]
             pairs = [t[arm] - t[NONE] for t in took if t[arm] is not None and t[NONE] is not None]
             found[label, arm] = pairs
-            if not pairs:
-                continue
-            low, high = interval(pairs, fmean)
-            yield (
-                f"{f'{label}: {arm}':36}{len(pairs):5d}{median(pairs):+8.2f}{fmean(pairs):+8.2f}"
-                f"{f'{low:+.2f} to {high:+.2f}':>17}{p99(pairs):+8.2f}{max(pairs):+8.2f}"
-            )
+            if pairs:
+                yield row(f"{label}: {arm}", pairs)
     for arm in (NONE, TWIN, PILOTS):
         refused = sum(1 for row in rows if row["took_s"][arm] is None)
         yield f"srun -I refused, {arm}: {refused}"

@@ -4,9 +4,8 @@ A private Slurm with several users, malletraind, and a job of pilots. First noth
 one process of another user's runs every attack of tests/security/test_denial.py at once (stalled bodies, stalled
 logins, idle connections, heads that come byte by byte, made-up tokens, floods of requests, logins, jobs), and
 workers of that user's flood figures, and messages as heavy as one may be. Printed for both:
-percentiles of `status` over a kept connection and with a
-login, how long a main job waits for nodes that pilots hold, ticks made and left out, the daemon's memory,
-and how much the journal has grown.
+percentiles of `status` over a kept connection and with a login, how long a main job waits for nodes that pilots hold,
+ticks made and left out, the daemon's memory, and how much the journal has grown.
 
     python -m scripts.bench.attacks --seconds 60
 """
@@ -24,7 +23,6 @@ import sys
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -36,9 +34,9 @@ from malletrain.wire.daemon import client_at
 from malletrain.wire.errors import WireError
 from malletrain.wire.http import Http
 from malletrain.wire.worker_client import PilotIdentity, WorkerClient
-from scripts.bench.daemon_cost import memory
+from scripts.bench.shared import Connection, memory_mib, options_of
 from scripts.lab import Lab, LabConfig, LabError
-from scripts.play.site import Site
+from scripts.play.site import Site, folder_for_labs
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -50,7 +48,7 @@ STALLED = 150
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="each part lasts so long")
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--tick", type=float, default=5.0, help="loop.tick_s")
@@ -95,10 +93,8 @@ async def attack(url: str, seconds: float) -> dict[str, int]:
     done: Counter[str] = Counter()
     http = Http(url, munge_socket=os.environ.get("MUNGE_SOCKET") or None)
     http.get("/v1/jobs", {"limit": 1})
-    token = http._token
+    token = http._token or ""
     post = b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%s\r\n"
-    login = b'{"credential": "MUNGE:AwQDAAAAAAAAAAA:"}'
-    job = b'{"name": "x", "min_nodes": 1, "max_nodes": 4, "weight": 1.0}'
     mine = f"Authorization: Bearer {token}\r\n".encode()
 
     async def stall(name: str, sent: bytes) -> None:
@@ -121,26 +117,16 @@ async def attack(url: str, seconds: float) -> dict[str, int]:
                     writer.close()
             await asyncio.sleep(0.05)
 
-    async def flood(name: str, request: Callable[[], bytes]) -> None:
-        """Requests as fast as they are answered."""
+    async def flood(name: str, method: str, path: str, token: str | None, body: object) -> None:
+        """Requests as fast as they are answered; `token` None: another one each time."""
         while True:
-            with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-                reader, writer = await asyncio.open_connection(where.hostname, where.port)
-                try:
-                    while True:
-                        writer.write(request())
-                        head = await reader.readuntil(b"\r\n\r\n")
-                        done[name] += 1
-                        length = next(
-                            int(line.split(b":")[1])
-                            for line in head.lower().split(b"\r\n")
-                            if line.startswith(b"content-length:")
-                        )
-                        await reader.readexactly(length)
-                except (StopIteration, asyncio.LimitOverrunError):
-                    pass
-                finally:
-                    writer.close()
+            connection = Connection(where.port or 0)
+            with contextlib.suppress(OSError, EOFError, asyncio.LimitOverrunError, ValueError):
+                while True:
+                    made_up = secrets.token_hex(8)
+                    await connection.ask(method, path, made_up if token is None else token, body)
+                    done[name] += 1
+            connection.close()
             await asyncio.sleep(0.01)
 
     stalls = {
@@ -150,16 +136,15 @@ async def attack(url: str, seconds: float) -> dict[str, int]:
         "idle": b"",
         "heads": b"GET /v1/status HTTP/1.1\r\nX-A: ",
     }
-    get = b"GET /v1/status HTTP/1.1\r\nHost: x\r\n%s\r\n"
-    floods: dict[str, Callable[[], bytes]] = {
-        "made-up tokens": lambda: get % f"Authorization: Bearer {secrets.token_hex(8)}\r\n".encode(),
-        "own requests": lambda: get % mine,
-        "events": lambda: b"GET /v1/events?limit=5000 HTTP/1.1\r\nHost: x\r\n%s\r\n" % mine,
-        "bad logins": lambda: post % (b"/v1/session", len(login), b"") + login,
-        "announcements": lambda: post % (b"/v1/jobs", len(job), mine) + job,
+    floods: dict[str, tuple[str, str, str | None, object]] = {
+        "made-up tokens": ("GET", "/v1/status", None, None),
+        "own requests": ("GET", "/v1/status", token, None),
+        "events": ("GET", "/v1/events?limit=5000", token, None),
+        "bad logins": ("POST", "/v1/session", "", {"credential": "MUNGE:AwQDAAAAAAAAAAA:"}),
+        "announcements": ("POST", "/v1/jobs", token, {"name": "x", "min_nodes": 1, "max_nodes": 4, "weight": 1.0}),
     }
     attacks = [stall(name, sent) for name, sent in stalls.items() for _ in range(STALLED)]
-    attacks += [flood(name, request) for name, request in floods.items() for _ in range(4)]
+    attacks += [flood(name, *request) for name, request in floods.items() for _ in range(4)]
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await asyncio.gather(*attacks)
@@ -191,22 +176,15 @@ def flood_figures() -> None:
 
 def bench(options: argparse.Namespace) -> int:
     config = LabConfig(nodes=options.nodes, profile="fast", users=True)
-    folder = f"/tmp/mtattacks-{secrets.token_hex(3)}"
-    try:
-        with Lab.up(folder, config) as lab:
-            settings = {"loop": [f"tick_s = {options.tick}"]}
-            with Site(lab, settings=settings) as site:
-                site.start()
-                site.harvest("alice", options.nodes, payload="exec sleep 86400")
-                lab.wait_for(lambda: site.pilot_nodes("alice") == options.nodes, 90, "pilots on every node")
-                load = os.getloadavg()[0]
-                print(f"{os.cpu_count()} cores, load before {load:.1f}; {options.seconds:g} s each part")
-                print(f"{'':34}{'p50 ms':>8}{'p99 ms':>8}{'most ms':>9}{'requests':>10}")
-                part(lab, site, options, "quiet", attacked=False)
-                part(lab, site, options, "attacked", attacked=True)
-    except LabError as error:
-        print(f"attacks: {error}", file=sys.stderr)
-        return 2
+    settings = {"loop": [f"tick_s = {options.tick}"]}
+    with folder_for_labs() as folder, Lab.up(folder / "lab", config) as lab, Site(lab, settings=settings) as site:
+        site.start()
+        site.harvest("alice", options.nodes)
+        lab.wait_for(lambda: site.pilot_nodes("alice") == options.nodes, 90, "pilots on every node")
+        print(f"{os.cpu_count()} cores, load before {os.getloadavg()[0]:.1f}; {options.seconds:g} s each part")
+        print(f"{'':34}{'p50 ms':>8}{'p99 ms':>8}{'most ms':>9}{'requests':>10}")
+        part(lab, site, options, "quiet", attacked=False)
+        part(lab, site, options, "attacked", attacked=True)
     return 0
 
 
@@ -233,7 +211,8 @@ def part(lab: Lab, site: Site, options: argparse.Namespace, name: str, *, attack
     print(f"{name}: {made:.0f} ticks made of {expected:.1f} due, {skipped:.0f} left out, {failed:.0f} failed")
     grown = (journal_bytes(site) - kept) / 2**20
     print(f"{name}: the journal has grown by {grown:.1f} MiB, {60 * grown / passed:.1f} MiB a minute")
-    print(f"{name}: the daemon holds {memory(site.pid, 'VmRSS'):.0f} MiB, {memory(site.pid, 'VmHWM'):.0f} at most")
+    now, most = (memory_mib(site.pid, key) for key in ("VmRSS", "VmHWM"))
+    print(f"{name}: the daemon holds {now:.0f} MiB, {most:.0f} at most")
     for attacker in attackers:
         did, err = attacker.communicate(timeout=120)
         if attacker.returncode:
@@ -242,10 +221,14 @@ def part(lab: Lab, site: Site, options: argparse.Namespace, name: str, *, attack
 
 
 def role(lab: Lab, site: Site, name: str, user: str, seconds: float) -> subprocess.Popen[str]:
+    asked = ["--role", name, "--url", site.url, "--seconds", str(seconds)]
     return lab.popen(
-        [sys.executable, "-m", "scripts.bench.attacks", "--role", name, "--url", site.url, "--seconds", str(seconds)],
-        user=user, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        [sys.executable, "-m", "scripts.bench.attacks", *asked],
+        user=user,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 def main_job(lab: Lab, options: argparse.Namespace) -> float:
@@ -269,23 +252,18 @@ def journal_bytes(site: Site) -> int:
 def counted(site: Site) -> dict[str, float]:
     """From the daemon's own metrics."""
     found = dict.fromkeys(("ticks", "skipped", "failed", "dropped"), 0.0)
-    for name, labels, value in samples(site):
-        if name == "malletrain_tick_seconds_count":
-            found["ticks"] = max(found["ticks"], value)
-        elif name == "malletrain_runs_skipped_total" and labels["timer"] == "tick":
-            found["skipped"] = value
-        elif name == "malletrain_run_failures_total":
-            found["failed"] += value
-        elif name == "malletrain_worker_figures_dropped_total":
-            found["dropped"] = value
-    return found
-
-
-def samples(site: Site) -> Iterator[tuple[str, dict[str, str], float]]:
     with urllib.request.urlopen(f"{site.url}/metrics", timeout=30) as answer:
-        for family in text_string_to_metric_families(answer.read().decode()):
-            for sample in family.samples:
-                yield sample.name, dict(sample.labels), sample.value
+        families = list(text_string_to_metric_families(answer.read().decode()))
+    for sample in (each for family in families for each in family.samples):
+        if sample.name == "malletrain_tick_seconds_count":
+            found["ticks"] = max(found["ticks"], sample.value)
+        elif sample.name == "malletrain_runs_skipped_total" and sample.labels["timer"] == "tick":
+            found["skipped"] = sample.value
+        elif sample.name == "malletrain_run_failures_total":
+            found["failed"] += sample.value
+        elif sample.name == "malletrain_worker_figures_dropped_total":
+            found["dropped"] = sample.value
+    return found
 
 
 if __name__ == "__main__":

@@ -17,21 +17,20 @@ import argparse
 import os
 import shlex
 import sys
-import threading
 import time
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from malletrain.domain.job import ResizeCosts
 from malletrain.replay.scoring.journal_score import score_journal
 from malletrain.replay.scoring.measured_costs import measured_costs
 from malletrain.store.journal import read_events
-from scripts.lab import Lab, LabConfig
+from scripts.bench.shared import options_of
+from scripts.lab import Lab
 from scripts.play.arm import Arm, lab_config
 from scripts.play.harm import PILOTS
 from scripts.play.load import from_log
-from scripts.play.predicted import ReplayedSite, from_holes, idle_spans
+from scripts.play.predicted import idle_spans, predicted
 from scripts.play.site import FAST_LOOP, Site, folder_for_labs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,7 +47,7 @@ MAX_TASKS = 1000
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--log", type=Path, required=True, help="SWF or sacct log")
     parser.add_argument("--profile", choices=("fast", "site"), default="fast")
     parser.add_argument("--nodes", type=int, default=8, help="nodes of the lab, a multiple of 4")
@@ -74,8 +73,9 @@ def play(options: argparse.Namespace) -> None:
         Lab.up(directory / "lab", config) as lab,
         Site(lab, settings=settings) as site,
     ):
-        replayed = ReplayedSite(site.config, directory / "scheduler.txt", options.seconds)
-        replayed.scheduler.write_text(scheduler(lab, config))
+        settings_of_slurm = directory / "scheduler.txt"
+        shown = [lab.run(["scontrol", "show", "config"]).stdout, lab.run(["sdiag"]).stdout]
+        settings_of_slurm.write_text("\n".join([*shown, f"epilog_s={config.epilog_seconds:g}\n"]))
         activate = ACTIVATE_S[options.profile]
         stated = ["--activate", f"{activate:g}", "--rescale", "0.3,0.1"]
         site.start()
@@ -87,10 +87,11 @@ def play(options: argparse.Namespace) -> None:
         paid = ["--activate", f"{costs.activate_s:.2f}", "--rescale", f"{costs.grow_s:.3f},{costs.shrink_s:.3f}"]
         arm.end_all()
         holes = idle_spans(arm.busy(config.epilog_seconds), lab.nodes, begin, end)
-        columns = {
-            name: trained(from_holes(replayed, holes, begin, directory / "holes.csv", each))
-            for name, each in (("predicted", stated), ("costs", paid))
-        }
+        toml = f'{site.config.read_text()}\n[replay]\nlikely_outages = "count"\nprocs_per_node = 1\n'
+        columns: dict[str, float] = {}
+        for column, each in (("predicted", stated), ("costs", paid)):
+            found = predicted(holes, begin, end, directory, toml, "--scheduler", settings_of_slurm, *each)
+            columns[column] = found["productive_node_seconds"]
         columns["played"] = score_journal(events, end).productive_node_seconds
     print(f"load {min(load):.1f} to {max(load):.1f}, mean {fmean(load):.1f}; measured: {' '.join(paid)}")
     for name, seconds in columns.items():
@@ -105,33 +106,14 @@ def played(arm: Arm, site: Site, options: argparse.Namespace) -> tuple[float, li
     tasks = max(64, min(MAX_TASKS, int(options.nodes * options.seconds / 15)))
     script.write_text(f"#!/bin/bash\n#MALLETRAIN --nodes=1-{options.nodes} --tasks={tasks}\nexec {training}\n")
     load = [os.getloadavg()[0]]
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.wait(LOAD_EVERY_S):
-            load.append(os.getloadavg()[0])
-
-    watcher = threading.Thread(target=watch, name="load", daemon=True)
     begin = time.time()
-    watcher.start()
     arm.player.start(begin)
     site.mtbatch("alice", script)
-    time.sleep(max(0.0, begin + options.seconds - time.time()))
-    over.set()
-    watcher.join()
+    while (left_s := begin + options.seconds - time.time()) > 0:
+        time.sleep(min(LOAD_EVERY_S, left_s))
+        load.append(os.getloadavg()[0])
     arm.player.stop()
     return begin, load
-
-
-def scheduler(lab: Lab, config: LabConfig) -> str:
-    """What `malletrain replay --scheduler` reads."""
-    shown = [lab.run(["scontrol", "show", "config"]).stdout, lab.run(["sdiag"]).stdout]
-    return "\n".join([*shown, f"epilog_s={config.epilog_seconds:g}\n"])
-
-
-def trained(policy: dict[str, Any] | Any) -> float:
-    """Node-seconds of training of a replay."""
-    return float(policy["productive_node_seconds"])
 
 
 if __name__ == "__main__":

@@ -13,18 +13,17 @@ longest main cycle that `[promise] controller_cycle = "auto"` lets pilots cause.
 from __future__ import annotations
 
 import argparse
-import os
 import re
-import secrets
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 from malletrain.loop.trackers.queue_promise import ControllerBudget, harmless_cycle_s
 from malletrain.slurm.formats import sdiag
-from scripts.lab import Lab, LabConfig, LabError
+from scripts.bench.shared import controller_alone, fill, options_of, placed
+from scripts.lab import Lab, LabError
 from scripts.lab.conf import SCHEDULER_PARAMETERS
 
 #: What each main job that comes and goes makes the scheduler do: one cycle at its submission, one at its end.
@@ -42,12 +41,11 @@ class Cycles:
     main_max: float
     main_count: int
     backfill_mean: float
-    backfill_max: float
     backfill_count: int
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--nodes", type=int, default=10_000)
     parser.add_argument(
         "--pilots", default="100x1,900x1,900x8,900x64", help="nodes that they hold, and nodes of each; a round each"
@@ -56,35 +54,16 @@ def main() -> int:
     parser.add_argument("--busy", type=float, default=0.9, help="share of the nodes that they hold")
     parser.add_argument("--waiting", type=int, default=20, help="main jobs that wait for more nodes than are free")
     parser.add_argument("--seconds", type=float, default=40.0, help="of each round; backfill runs every 5 s")
-    parser.add_argument("--parameters", default="", help="more SchedulerParameters, as slurm.conf has them")
     parser.add_argument("--release", help="of Slurm, as scripts/slurm-lab takes it")
     options = parser.parse_args()
+    # As the profile, but backfill more often: a round sees several cycles.
     often = SCHEDULER_PARAMETERS["site"].replace("bf_interval=30", "bf_interval=5")
-    config = LabConfig(
-        nodes=options.nodes,
-        profile="site",
-        controller_only=True,
-        release=options.release,
-        settings=(
-            ("MessageTimeout", "60"),
-            ("MaxArraySize", "10001"),
-            # As the profile, but backfill more often: a round sees several cycles.
-            ("SchedulerParameters", ",".join(filter(None, (often, options.parameters)))),
-        ),
-    )
-    try:
-        with Lab.up(f"/tmp/mtbench-{secrets.token_hex(3)}", config, deadline_s=120) as lab:
-            return bench(lab, options)
-    except LabError as error:
-        print(f"controller_cycles: {error}", file=sys.stderr)
-        return 2
+    return controller_alone(bench, options, ("SchedulerParameters", often), release=options.release)
 
 
-def bench(lab: Lab, options: argparse.Namespace) -> int:
+def bench(lab: Lab, options: argparse.Namespace) -> None:
     busy = int(options.busy * options.nodes)
-    for _ in range(options.main):
-        lab.submit("true", "-p", "batch", f"--nodes={busy // options.main}", "--exclusive", "--time=600")
-    lab.wait_for(lambda: placed(lab, "batch") == options.main, 120, "main jobs on their nodes")
+    fill(lab, options.main, busy)
     print(f"{options.nodes} nodes, main jobs on {busy}, {options.waiting} waiting; milliseconds, from sdiag")
     print(
         "  nodes  pilots   main cycle     allowed     without       ratio     longest    backfill     without       "
@@ -97,7 +76,7 @@ def bench(lab: Lab, options: argparse.Namespace) -> int:
         lab.run(["scancel", "-p", "harvest"], timeout=60)
         lab.wait_for(lambda: placed(lab, "harvest") == 0, 120, "no pilots")
         after = round_of(lab, options, busy)
-        alone, backfill = before.main + after.main, mean(before.backfill_mean, after.backfill_mean)
+        alone, backfill = before.main + after.main, fmean((before.backfill_mean, after.backfill_mean))
         if not (alone and seen.main and backfill):
             raise LabError("no main or no backfill cycle in a round: raise --seconds")
         cycle, budget = median(seen.main), ControllerBudget(cap=0, alone=alone)
@@ -114,17 +93,6 @@ def bench(lab: Lab, options: argparse.Namespace) -> int:
             flush=True,
         )
         before = after
-    print(f"load {os.getloadavg()[0]:.1f}")
-    return 0
-
-
-def mean(first: float, second: float) -> float:
-    return (first + second) / 2
-
-
-def block(lab: Lab, nodes: int, busy: int) -> int:
-    """A main job that has to wait: it needs more nodes than main jobs leave."""
-    return lab.submit("true", "-p", "batch", f"--nodes={nodes - busy + nodes // 10}", "--exclusive", "--time=60")
 
 
 def harvest(lab: Lab, nodes: int, width: int) -> None:
@@ -134,14 +102,11 @@ def harvest(lab: Lab, nodes: int, width: int) -> None:
     lab.wait_for(lambda: placed(lab, "harvest") >= wanted, 240, f"{wanted} pilots of {width} nodes")
 
 
-def placed(lab: Lab, partition: str) -> int:
-    rows = lab.run(["squeue", "-h", "-r", "-p", partition, "-t", "R,CF", "-o", "%A"], timeout=60).stdout
-    return len(rows.split())
-
-
 def round_of(lab: Lab, options: argparse.Namespace, busy: int) -> Cycles:
     """Main jobs come and go beside those that wait, for so long; what sdiag counted meanwhile."""
-    queue = [block(lab, options.nodes, busy) for _ in range(options.waiting)]
+    # More nodes than main jobs leave: they have to wait.
+    wide = [f"--nodes={options.nodes - busy + options.nodes // 10}", "--exclusive", "--time=60"]
+    queue = [lab.submit("true", "-p", "batch", *wide) for _ in range(options.waiting)]
     lab.run(["sdiag", "-r"], timeout=60)
     end = time.monotonic() + options.seconds
     last: list[float] = []
@@ -171,12 +136,11 @@ def read(answer: str, last: Sequence[float]) -> Cycles:
         return int(found[1]) if found else 0
 
     return Cycles(
-        tuple(last),
-        of(main, "Max cycle") / 1e6,
-        of(main, "Total cycles"),
-        of(backfill, "Mean cycle") / 1e6,
-        of(backfill, "Max cycle") / 1e6,
-        of(backfill, "Total cycles"),
+        main=tuple(last),
+        main_max=of(main, "Max cycle") / 1e6,
+        main_count=of(main, "Total cycles"),
+        backfill_mean=of(backfill, "Mean cycle") / 1e6,
+        backfill_count=of(backfill, "Total cycles"),
     )
 
 

@@ -9,14 +9,15 @@ and the main jobs' starts beside those of the lab that never had a pilot.
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import signal
 import statistics
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
+from scripts.bench.shared import options_of
 from scripts.lab import Lab, LabConfig
 from scripts.play.load import MainJob, day
 from scripts.play.player import Player
@@ -26,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--profile", choices=("fast", "site"), default="fast")
     options = parser.parse_args()
@@ -82,25 +83,16 @@ def measure(lab: Lab, without: Lab, minutes: float) -> int:
 
 def load(minutes: float) -> list[MainJob]:
     """The day in miniature, again and again."""
-    jobs: list[MainJob] = []
-    for turn in range(int(minutes * 60 // 150) + 1):
-        jobs += [
-            MainJob(len(jobs) + i, j.submit_s + 150 * turn, j.nodes, j.run_s, j.limit_s) for i, j in enumerate(day())
-        ]
-    return [job for job in jobs if job.submit_s < minutes * 60 - 30]
+    turns = range(int(minutes * 60 // 150) + 1)
+    jobs = [replace(job, submit_s=job.submit_s + 150 * turn) for turn in turns for job in day()]
+    return [replace(job, number=i) for i, job in enumerate(jobs) if job.submit_s < minutes * 60 - 30]
 
 
 def pilots(lab: Lab) -> dict[str, float]:
     """Running pilots: id -> when the time limit ends (Unix seconds)."""
-    rows = lab.run(["squeue", "-h", "-r", "-p", "harvest", "-t", "running", "-o", "%i|%L"]).stdout.splitlines()
-    found = {}
-    for row in rows:
-        pilot, _, left = row.partition("|")
-        seconds = 0
-        for part in left.replace("-", ":").split(":"):
-            seconds = 60 * seconds + int(part) if part.isdigit() else 0
-        found[pilot] = time.time() + seconds
-    return found
+    asked = ["squeue", "-h", "-r", "-p", "harvest", "-t", "running", "-o", "%i %e"]
+    rows = lab.run(["env", "SLURM_TIME_FORMAT=%s", *asked]).stdout.splitlines()
+    return {pilot: float(end) for pilot, end in map(str.split, rows)}
 
 
 if __name__ == "__main__":

@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import argparse
 import gc
-import resource
+import json
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from malletrain.domain.job import Curve, JobPhase, JobView, MalleableJob, Pilot,
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState, Snapshot
 from malletrain.sizing.registry import policy as policy_named
 from scripts.bench import sizing
+from scripts.bench.shared import options_of, peak_mib
 
 START = 1.7e9
 TICK_S = 10.0
@@ -93,9 +95,14 @@ class Machine:
         planned = tuple(self.names[begin : begin + count]) if i < 50 else ()
         start = START + 3600.0 + 600.0 * i if planned else None
         return self._slurm_job(
-            10_000_000 + i, SlurmState.PENDING, node_count=count, planned_nodes=planned, start_time=start,
-            reason="Resources" if i == 0 else "Priority", priority=1000 - i,
-        )  # fmt: skip
+            10_000_000 + i,
+            SlurmState.PENDING,
+            node_count=count,
+            planned_nodes=planned,
+            start_time=start,
+            reason="Resources" if i == 0 else "Priority",
+            priority=1000 - i,
+        )
 
     def tick(self, actions: tuple[Action, ...]) -> Situation:
         """What was decided is done, the main queue moves on, and Slurm is looked at."""
@@ -143,27 +150,31 @@ class Machine:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--grid", default="4734x100,10000x1000")
     parser.add_argument("--kinds", default="imagenet,rough")
     parser.add_argument("--idle", default="0.1,0.25", help="shares of the nodes without main job")
     parser.add_argument("--churn", type=float, default=0.02, help="share of the holes that change hands in a tick")
     parser.add_argument("--ticks", type=int, default=60)
     parser.add_argument("--queue", type=int, default=500, help="waiting main jobs")
-    parser.add_argument("--policy", default="auto")
+    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    for point in args.grid.split(","):
-        for kind in args.kinds.split(","):
-            for idle in map(float, args.idle.split(",")):
-                nodes, jobs = map(int, point.split("x"))
-                measure(nodes, jobs, kind, idle, args)
+    rows = [
+        measure(point, kind, float(idle), args)
+        for point in args.grid.split(",")
+        for kind in args.kinds.split(",")
+        for idle in args.idle.split(",")
+    ]
+    if args.json:
+        args.json.write_text(json.dumps(rows))
     return 0
 
 
-def measure(nodes: int, jobs: int, kind: str, idle: float, args: argparse.Namespace) -> None:
+def measure(point: str, kind: str, idle: float, args: argparse.Namespace) -> dict[str, float]:
     """One machine, its decisions timed."""
+    nodes, jobs = map(int, point.split("x"))
     machine = Machine(nodes, jobs, kind, idle, args.churn, args.queue, seed=nodes + jobs)
-    rules, policy, memo = Rules(max_pilots=10**9), policy_named(args.policy), DecisionCache()
+    rules, policy, memo = Rules(max_pilots=10**9), policy_named("auto"), DecisionCache()
     seconds, acts = [], []
     actions: tuple[Action, ...] = ()
     gc.collect()
@@ -179,13 +190,13 @@ def measure(nodes: int, jobs: int, kind: str, idle: float, args: argparse.Namesp
             acts.append(len(actions))
     gc.unfreeze()
     held = sum(decided.decision.sizes.values())
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    median, p99 = 1e3 * float(np.median(seconds)), 1e3 * float(np.quantile(seconds, 0.99))
     print(
-        f"{nodes} x {jobs} {kind}, {idle:.0%} idle, {args.churn:.1%} of these change: median "
-        f"{1e3 * float(np.median(seconds)):.2f} ms, p99 {1e3 * float(np.quantile(seconds, 0.99)):.2f} ms, "
-        f"{np.mean(acts):.0f} actions a tick, {held} nodes held, {memory:.0f} MB",
+        f"{nodes} x {jobs} {kind}, {idle:.0%} idle, {args.churn:.1%} of these change: median {median:.2f} ms, p99 "
+        f"{p99:.2f} ms, {np.mean(acts):.0f} actions a tick, {held} nodes held, {peak_mib():.0f} MB",
         flush=True,
     )
+    return {"median_ms": median, "p99_ms": p99, "memory_mb": peak_mib()}
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ how `measured` is made of it, in Python's format language: "{run[results][0][exa
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -22,6 +21,8 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from scripts.bench.shared import options_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, FILE = ROOT / "docs" / "figures.md", ROOT / "docs" / "figures.json"
@@ -79,13 +80,16 @@ def measured(row: dict[str, str]) -> dict[str, str]:
         run = json.loads(answer.read_text(encoding="utf-8"))
     commit = subprocess.run(["git", "rev-parse", "--short=8", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     return {
-        **row, "measured": row["form"].format(run=run), "note": f"load {os.getloadavg()[0]:.0f}",
-        "date": f"{datetime.now(UTC):%Y-%m-%d}", "commit": commit.stdout.strip(),
-    }  # fmt: skip
+        **row,
+        "measured": row["form"].format(run=run),
+        "note": f"load {os.getloadavg()[0]:.0f}",
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "commit": commit.stdout.strip(),
+    }
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--run", metavar="WORDS")
     asked = parser.parse_args()

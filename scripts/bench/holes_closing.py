@@ -3,8 +3,7 @@
 One lab for each epilog. In each group of four nodes one runs a main job with a limit in minutes, and the other three
 are planned for a job that waits for it: three holes with a known end, which pilots fill. Watched is until when
 pilots, or their epilogs, are on these nodes. Waves: the daemon has to learn how long this site's epilog takes; from
-the second on its pilots are there before the main jobs come, and are cut. Ends after --limit-s at the latest, with
-what has closed by then.
+the second on its pilots are there before the main jobs come, and are cut.
 
     python -m scripts.bench.holes_closing --epilogs 0,15,60 --holes 18
     python -m scripts.bench.holes_closing --epilogs 0 --kill-wait 30 --deaf     payloads that ignore SIGTERM
@@ -23,11 +22,15 @@ from pathlib import Path
 
 from malletrain.store.encoding import payload_data
 from malletrain.store.journal import read_events
+from scripts.bench.shared import options_of
 from scripts.lab import Lab, LabConfig, LabError
 from scripts.play.site import SLEEPING, Site, folder_for_labs
 
 #: Holes that one waiting job leaves.
 OF_A_GROUP = 3
+
+#: The longest wait (seconds).
+LONGEST_S = 600.0
 
 #: Seconds between two looks at pilots.
 LOOK_S = 0.4
@@ -64,31 +67,25 @@ class Ground:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--epilogs", default="0,15,60", help="seconds, one lab each")
     parser.add_argument("--holes", type=int, default=18, help="holes of each lab in each wave, by threes")
     parser.add_argument("--waves", type=int, default=2)
     parser.add_argument("--minutes", type=int, default=3, help="shortest hole; half of them are a minute longer")
     parser.add_argument("--kill-wait", type=int, default=5, help="KillWait, seconds")
     parser.add_argument("--deaf", action="store_true", help="the payload ignores SIGTERM")
-    parser.add_argument("--limit-s", type=float, default=660.0, help="longest run")
     options = parser.parse_args()
-    end = time.monotonic() + options.limit_s
     with ExitStack() as stack:
         directory = stack.enter_context(folder_for_labs())
         grounds = [ground(stack, directory, float(epilog), options) for epilog in options.epilogs.split(",")]
-        try:
-            for number in range(options.waves):
-                wave(grounds, number, options, end)
-        except TimeoutError as late:
-            say(f"stopped: {late}")
-    now = time.time()
-    closed = [[hole for hole in each.holes if hole.closes < now] for each in grounds]
-    for each, holes in zip(grounds, closed, strict=True):
-        print(f"epilog {each.epilog_s:3g} s: {told(holes)}")
-    late_ones = sum(hole.is_late for holes in closed for hole in holes)
-    print(f"{sum(map(len, closed))} holes, {late_ones} with a pilot still there at the planned start")
-    return 1 if late_ones else 0
+        for number in range(options.waves):
+            wave(grounds, number, options)
+    for each in grounds:
+        print(f"epilog {each.epilog_s:3g} s: {told(each.holes)}")
+    every = [hole for each in grounds for hole in each.holes]
+    late = sum(hole.is_late for hole in every)
+    print(f"{len(every)} holes, {late} with a pilot still there at the planned start")
+    return 1 if late else 0
 
 
 def ground(stack: ExitStack, directory: Path, epilog_s: float, options: argparse.Namespace) -> Ground:
@@ -105,23 +102,19 @@ def ground(stack: ExitStack, directory: Path, epilog_s: float, options: argparse
     return Ground(epilog_s, lab, site)
 
 
-def wave(grounds: list[Ground], number: int, options: argparse.Namespace, end: float) -> None:
-    """Main jobs, and the holes between them, until the last has closed; all labs at once.
-
-    Raises:
-        TimeoutError: `end` (monotonic seconds) has come.
-    """
+def wave(grounds: list[Ground], number: int, options: argparse.Namespace) -> None:
+    """Main jobs, and the holes between them, until the last has closed; all labs at once."""
     began = [(each, hold(each, options.minutes)) for each in grounds]
     waiting = []
     for each, jobs in began:
-        until(partial(run, each, jobs), end, grounds, "main jobs that hold a node of each group")
+        until(partial(run, each, jobs), grounds, "main jobs that hold a node of each group")
         waiting.append((each, want(each)))
     for each, jobs in waiting:
-        until(partial(planned, each, jobs, number), end, grounds, "plans for the main jobs that wait")
+        until(partial(planned, each, jobs, number), grounds, "plans for the main jobs that wait")
         if number == 0:
             harvest(each, options)
     last = max(hole.closes for each in grounds for hole in each.holes) + 3.0
-    until(lambda: time.time() > last, end, grounds, f"the end of wave {number + 1}")
+    until(lambda: time.time() > last, grounds, f"the end of wave {number + 1}")
     for each in grounds:
         say(f"wave {number + 1}, epilog {each.epilog_s:g} s: {told(each.holes[-OF_A_GROUP * len(each.groups) :])}")
         explain(each)
@@ -175,24 +168,18 @@ def planned(each: Ground, jobs: list[int], number: int) -> bool:
     return True
 
 
-def until(condition: Callable[[], bool], end: float, grounds: list[Ground], what: str) -> None:
-    """Watch pilots until `condition` holds; every half minute, a line.
+def until(condition: Callable[[], bool], grounds: list[Ground], what: str) -> None:
+    """Watch pilots until `condition` holds.
 
     Raises:
-        TimeoutError: not by `end` (monotonic seconds).
+        LabError: it does not within `LONGEST_S`.
     """
-    told_at = time.monotonic()
+    end = time.monotonic() + LONGEST_S
     while not condition():
         if time.monotonic() > end:
-            raise TimeoutError(f"no time left to wait for {what}")
+            raise LabError(f"{what}: not within {LONGEST_S:g} s")
         for each in grounds:
             watch(each)
-        if time.monotonic() > told_at + 30.0:
-            told_at = time.monotonic()
-            now = time.time()
-            in_holes = sum(hole.last is not None and hole.last > now - 3.0 for each in grounds for hole in each.holes)
-            opens = sum(hole.closes > now for each in grounds for hole in each.holes)
-            say(f"waiting for {what}: {opens} holes open, {in_holes} with a pilot")
         time.sleep(LOOK_S)
 
 

@@ -8,13 +8,13 @@ happens: by the daemon's journal, by the pilot's batch script, by the payload's 
 
 from __future__ import annotations
 
-import argparse
 import os
 import pwd
 import shlex
 import statistics
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -30,6 +30,7 @@ from malletrain.domain.event import (
     WorkerWarm,
 )
 from malletrain.store.journal import read_events
+from scripts.bench.shared import options_of
 from scripts.lab import DeadlineError, Lab, LabConfig
 from scripts.play.site import Site, folder_for_labs
 
@@ -85,7 +86,7 @@ for _ in session.epochs(1000000):
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--profile", choices=("fast", "site"), default="fast")
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--tick", type=float, default=2.0, help="loop.tick_s")
@@ -127,12 +128,9 @@ def measure(lab: Lab, site: Site, runs: int) -> list[list[float]]:
         seen = len(journal(site))
         lab.run(["scancel", str(blocker)])
         lab.wait_for(lambda: worlds(site) == 2, 240, "a world of two")
-        row = noted(site, seen, stamps, lab, taken)
-        if row is None:
-            print(f"run {run:2d}: some stage was not noted", flush=True)
-        else:
-            rows.append(row)
-            print(f"run {run:2d}: " + ", ".join(f"{x:.2f}" for x in row), flush=True)
+        with suppress(DeadlineError):
+            rows.append(lab.wait_for(partial(stages, site, seen, stamps, taken), 30, "every note"))
+            print(f"run {run:2d}: " + ", ".join(f"{x:.2f}" for x in rows[-1]), flush=True)
         blocker = lab.submit("sleep 7200", "-w", taken, *fill, user="bob")
         lab.wait_for_state(blocker, "RUNNING", deadline_s=180)
         lab.wait_for(lambda: worlds(site) == 1, 120, "a world of one")
@@ -147,14 +145,6 @@ def has_ended(site: Site, seen: int, node: str) -> bool:
     return any(isinstance(payload, HolesEnded) and node in payload.nodes for payload in noted_since)
 
 
-def noted(site: Site, seen: int, stamps: Path, lab: Lab, node: str) -> list[float] | None:
-    """The stages, once all are noted; None if that does not come to be."""
-    try:
-        return lab.wait_for(lambda: stages(journal(site)[seen:], stamps, lab, node), 30, "every note")
-    except DeadlineError:
-        return None
-
-
 def journal(site: Site) -> list[Event]:
     return list(read_events(site.directory / "malletrain.db"))
 
@@ -163,8 +153,10 @@ def worlds(site: Site) -> int:
     return sum(job["members"] for job in site.status("alice")["jobs"])
 
 
-def stages(events: list[Event], stamps: Path, lab: Lab, node: str) -> list[float] | None:
-    """Seconds of each stage of the pilot on `node`, and their sum; None while something is still to come."""
+def stages(site: Site, seen: int, stamps: Path, node: str) -> list[float]:
+    """Seconds of each stage of the pilot on `node` since the event number `seen`, and their sum; none while something
+    is still to come."""
+    events = journal(site)[seen:]
     intents = [
         e
         for e in events
@@ -172,21 +164,21 @@ def stages(events: list[Event], stamps: Path, lab: Lab, node: str) -> list[float
     ]
     opened = [e.at for e in events if isinstance(e.payload, HolesOpened) and node in e.payload.nodes]
     if not intents or not opened:
-        return None
+        return []
     pilot = intents[-1].pilot or ""
     own = [e for e in events if e.pilot == pilot and e.at >= intents[-1].at]
     outcome = next((e.at for e in own if isinstance(e.payload, ActionOutcome)), None)
     warm = next((e.at for e in own if isinstance(e.payload, WorkerWarm)), None)
     worlds_of_it = (e.at for e in events if isinstance(e.payload, GenerationPublished) and pilot in e.payload.members)
     published = next(worlds_of_it, None)
-    number = lab.job(pilot)["JobId"]
+    number = site.lab.job(pilot)["JobId"]
     try:
         shells = [float(line) for line in (stamps / number).read_text().split()]
         notes = dict(line.split() for line in (stamps / f"{number}.py").read_text().splitlines())
     except FileNotFoundError:
-        return None
+        return []
     if outcome is None or warm is None or published is None or len(shells) < 2 or "stepped" not in notes:
-        return None
+        return []
     python, imported, elastic, made, stepped = (float(notes[key]) for key in NOTES)
     ends = [opened[-1], intents[-1].at, outcome, shells[-2], shells[-1]]
     ends += [python, imported, elastic, made, warm, published, stepped]

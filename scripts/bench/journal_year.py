@@ -48,6 +48,7 @@ from malletrain.domain.job import MalleableJob
 from malletrain.loop.ledger import Ledger
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.upkeep import DAY_S, Upkeep
+from scripts.bench.shared import options_of
 
 START = 1_760_000_000.0
 STAY_S, JOB_S, LOOK_S = 1800.0, 2 * DAY_S, 10.0
@@ -98,9 +99,18 @@ def _job(slot: int, begin: float, jobs: int, pilots: int, window_s: float) -> It
             steps = int((STAY_S - 60) / window_s)
             for step in range(steps):
                 window = SamplesReported(
-                    step * 30, pilots, 300.0, window_s, 30, float(turn * 1e6 + step * 300), True,
-                    {"data": 0.1, "compute": 2.5, "reduce": 0.3}, 120.0, {f"{array}_0.0": 100.0}, 10**9,
-                )  # fmt: skip
+                    step * 30,
+                    pilots,
+                    300.0,
+                    window_s,
+                    30,
+                    float(turn * 1e6 + step * 300),
+                    True,
+                    {"data": 0.1, "compute": 2.5, "reduce": 0.3},
+                    120.0,
+                    {f"{array}_0.0": 100.0},
+                    10**9,
+                )
                 yield Event(at + 30 + step * window_s, window, number, f"{array}_0")
         if (begin - START) % JOB_S == JOB_S - DAY_S:
             yield Event(begin + DAY_S - 1, JobCompleted({"loss": 0.1}), number)
@@ -125,21 +135,19 @@ def _stay(job: int, pilot: str, node: str, at: float, generation: int, world: tu
 
 def main() -> None:
     """Print a line for each thirty days, and the sum."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = options_of(__doc__)
     parser.add_argument("--days", type=int, default=365)
     parser.add_argument("--jobs", type=int, default=50, help="at a time")
     parser.add_argument("--pilots", type=int, default=2, help="of each job")
     parser.add_argument("--window-s", type=float, default=3.0)
     parser.add_argument("--fold", type=int, nargs="+", metavar="NODES", help="time the fold alone, at so many nodes")
-    parser.add_argument("--folder", type=Path, help="for the journal; it is kept there")
     asked = parser.parse_args()
     for nodes in asked.fold or ():
         print(json.dumps({"nodes": nodes, "us an event": round(1e6 * fold_s(nodes), 1), "load": os.getloadavg()[0]}))
     if asked.fold:
         return
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = asked.folder or Path(temporary)
-        folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
         with SqliteJournal(folder / "journal.db") as journal:
             for day in range(asked.days):
                 events = day_of_site(day, asked.jobs, asked.pilots, asked.window_s)

@@ -16,7 +16,6 @@ import http.client
 import json
 import os
 import queue
-import resource
 import subprocess
 import sys
 import tempfile
@@ -55,6 +54,7 @@ from malletrain.store.journal import SqliteJournal
 from malletrain.store.views import StoreViews
 from malletrain.wire import munge
 from malletrain.wire.messages import Hello, Samples, Switched, Warm, to_json
+from scripts.bench.shared import Connection, options_of, peak_mib, spent
 
 #: Seconds between two windows of training of a job: the shortest of `elastic.link.training_reports`.
 WINDOW_S = 3.0
@@ -98,7 +98,7 @@ def serve_load(folder: Path, nodes: int, jobs: int, workers: int) -> None:
         user = number % 50
         wanted = MalleableJob(
             number, f"job{number}", f"user{user}", 5000 + user, "harvest", 1, a_job, clock.now(), given_curve=curve
-        )  # fmt: skip
+        )
         array = cluster.submit_array(wanted.user, a_job + 2)
         loop.record(
             [
@@ -127,10 +127,16 @@ def serve_load(folder: Path, nodes: int, jobs: int, workers: int) -> None:
     auth = Auth(("http://bench",), roles, clock, decode=decode)
     ids = iter(range(10**6, 2 * 10**6))
     app = create_app(
-        LoopRequests(loop, facts, clock, Harvest("harvest"), lambda count: (), lambda: next(ids)), views,
-        WorkersRouter(gate, int, connections), auth,
-        roles=roles, notifier=notifier, clock=clock, connections=connections, holds_token=gate.holds_token,
-    )  # fmt: skip
+        LoopRequests(loop, facts, clock, Harvest("harvest"), lambda count: (), lambda: next(ids)),
+        views,
+        WorkersRouter(gate, int, connections),
+        auth,
+        roles=roles,
+        notifier=notifier,
+        clock=clock,
+        connections=connections,
+        holds_token=gate.holds_token,
+    )
     server = serve(app, "127.0.0.1", 0, connections)
     token = auth.log_in(munge.statement("malletrain-session-v1", "http://bench").decode())[0]
     _say({"port": server.port, "pid": os.getpid(), "pilots": pilots, "token": token})
@@ -165,8 +171,14 @@ def serve_load(folder: Path, nodes: int, jobs: int, workers: int) -> None:
             tick_at = clock.elapsed() + TICK_S
             begun = time.monotonic()
             loop.tick()
-            _say({"tick_s": time.monotonic() - begun, "storm": wish == "storm", "events": journal.last,
-                  "rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024})  # fmt: skip
+            _say(
+                {
+                    "tick_s": time.monotonic() - begun,
+                    "storm": wish == "storm",
+                    "events": journal.last,
+                    "rss_mb": peak_mib(),
+                }
+            )
     gate.end_polls()
     notifier.end()
     server.close()
@@ -177,28 +189,6 @@ def _say(fact: Mapping[str, Any]) -> None:
 
 
 # --- The clients ------------------------------------------------------------------------------------------------
-
-
-class Connection:
-    """A kept HTTP/1.1 connection."""
-
-    def __init__(self, port: int, address: str) -> None:
-        self._port, self._address = port, address
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-
-    async def ask(self, method: str, path: str, token: str = "", body: object = None) -> tuple[int, Any]:
-        """Status and JSON of the answer."""
-        if self._streams is None:
-            self._streams = await asyncio.open_connection("127.0.0.1", self._port, local_addr=(self._address, 0))
-        reader, writer = self._streams
-        text = b"" if body is None else json.dumps(body).encode()
-        head = [f"{method} {path} HTTP/1.1", "Host: bench", f"Content-Length: {len(text)}"]
-        head += [f"Authorization: Bearer {token}"] if token else []
-        writer.write("\r\n".join([*head, "", ""]).encode() + text)
-        answer = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-        fields = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in answer[1:])}
-        content = await reader.readexactly(int(fields.get("content-length", 0)))
-        return int(answer[0].split()[1]), json.loads(content) if content else None
 
 
 class Client:
@@ -269,13 +259,13 @@ async def attack(facts: Mapping[str, Any], seconds: float, storm: asyncio.Event)
         tasks.append(asyncio.create_task(client.run()))
         await asyncio.sleep(START_GAP_S)
     await asyncio.sleep(10.0)
-    begun, took = time.monotonic(), _processor_s(facts["pid"])
+    begun, took = time.monotonic(), spent(facts["pid"])[0]
     before = sum(client.step for client in clients) // 30
     asking = asyncio.create_task(_asked_by_another(facts, seconds))
     await asyncio.sleep(seconds / 2)
     storm.set()
     waits = await asking
-    took, lasted = _processor_s(facts["pid"]) - took, time.monotonic() - begun
+    took, lasted = spent(facts["pid"])[0] - took, time.monotonic() - begun
     windows = sum(client.step for client in clients) // 30 - before
     for task in tasks:
         task.cancel()
@@ -323,11 +313,6 @@ def ask_status(port: int, token: str, seconds: float) -> list[float]:
     return waits
 
 
-def _processor_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 async def _measure(asked: argparse.Namespace, folder: Path) -> dict[str, Any]:
     command = [sys.executable, "-m", "scripts.bench.load", "--serve", str(folder)]
     options = [f"--nodes={asked.nodes}", f"--jobs={asked.jobs}", f"--workers={asked.workers}"]
@@ -367,7 +352,7 @@ async def _measure(asked: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def main() -> int:
     """As the module's docstring says."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--nodes", type=int, default=10_000)
     parser.add_argument("--jobs", type=int, default=1000)
     parser.add_argument("--workers", type=int, default=2000)

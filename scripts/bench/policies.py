@@ -9,7 +9,7 @@ matching    against the optimum by enumeration, with the default's solver for cl
 classes     nodes of three classes with Gavel's measurements, against classes split beforehand; 1,000 jobs on 10,000
             nodes of four classes
 budget      mean completion at equal GPU-hours on the Pollux workloads, against a pool of `equal`, and against a tuned
-            threshold and a tuned width that rent without limit too
+            threshold that rents without limit too
 efficiency  time and node-time to the size at which the search settles
 fairness    throughput against Jain's index for alpha 0, .5 and 1 on the ImageNet mix
 
@@ -20,9 +20,6 @@ nodes. `--write` puts the table of all parts into docs/figures.md.
 
 from __future__ import annotations
 
-import argparse
-import csv
-import gzip
 import itertools
 import math
 import sys
@@ -30,6 +27,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -47,9 +45,10 @@ from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.policies.goodput import Goodput
 from malletrain.sizing.policies.milp.milp_policy import sized_by_class
 from malletrain.sizing.policy import Policy
-from malletrain.sizing.problem import JobDemand, JobId, NodeBudget, OnClasses, Problem, Sizes, Synchronous
-from malletrain.sizing.values import ValueRowCache
+from malletrain.sizing.problem import JobDemand, JobId, NodeBudget, OnClasses, Problem, Synchronous
 from scripts.bench import advisor, figures, sizing
+from scripts.bench.published import gavel_rows, pollux_rows, rows_of
+from scripts.bench.shared import bootstrap, data_options_of
 
 GPUS = 64
 
@@ -62,7 +61,7 @@ Row = tuple[str, str, str, str]
 
 def text(values: list[float], digits: int = 2) -> str:
     """The mean and its 95 % bootstrap interval."""
-    low, high = advisor.bootstrap(values, np.random.default_rng(1))
+    low, high = bootstrap(values)
     return f"{np.mean(values):.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
@@ -82,10 +81,16 @@ def market(random: np.random.Generator, jobs: int, supply: int, most_exchange_s:
         )
         demands.append(
             JobDemand(
-                i, 0, 1, nodes, Curve.linear(nodes), weight=random.uniform(0.5, 2), synchronous=steps,
+                i,
+                0,
+                1,
+                nodes,
+                Curve.linear(nodes),
+                weight=random.uniform(0.5, 2),
+                synchronous=steps,
                 remaining_samples=random.uniform(1e3, 1e5),
             )
-        )  # fmt: skip
+        )
     return Problem(300.0, nodes, tuple(demands), classes=classes)
 
 
@@ -150,15 +155,13 @@ def matching(data: Path, count: int) -> list[Row]:
 # -- nodes of several classes ----------------------------------------------------------------------------------------
 
 
-def gavel_curves(folder: Path) -> dict[str, dict[str, Curve]]:
+def gavel_curves(data: Path) -> dict[str, dict[str, Curve]]:
     """Steps/s of each model configuration by GPU type and GPUs, as measured for Gavel; on the machine with the
     workers close together."""
     rates: dict[str, dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
-    with gzip.open(folder / "throughputs.csv.gz", "rt") as file:
-        for row in csv.DictReader(file):
-            if float(row["steps_per_s"]) > 0 and row["consolidated"] == "yes":
-                config = f"{row['model']}:{row['batch_size']}"
-                rates[config][row["gpu_type"]][int(row["gpus"])] = float(row["steps_per_s"])
+    for row in gavel_rows(data):
+        if row.consolidated:
+            rates[f"{row.model}:{row.batch}"][row.gpu_type][row.gpus] = row.steps_per_s
     return {
         config: {name: Curve(tuple(sorted(by_gpus.items()))) for name, by_gpus in of.items()}
         for config, of in rates.items()
@@ -224,16 +227,23 @@ def large_classes(seed: int) -> Problem:
             left[name] -= take
         demands.append(
             JobDemand(
-                i, sum(held.values()), 1, 64, curves["class0"], grow_s=0.3, shrink_s=0.1, activate_s=5.0,
+                i,
+                sum(held.values()),
+                1,
+                64,
+                curves["class0"],
+                grow_s=0.3,
+                shrink_s=0.1,
+                activate_s=5.0,
                 on_classes=OnClasses(curves, held),
             )
-        )  # fmt: skip
+        )
     return Problem(300.0, 10_000, tuple(demands), classes=dict.fromkeys(names, 2500))
 
 
 def classes(data: Path, count: int) -> list[Row]:
     """Thirty jobs on three types of 32 GPUs each; and what is proven of a thousand jobs on ten thousand nodes."""
-    curves = gavel_curves(data / "gavel")
+    curves = gavel_curves(data)
     over = []
     for seed in range(2 * count):
         problem = class_problem(np.random.default_rng(seed), 30, 32, curves)
@@ -245,8 +255,11 @@ def classes(data: Path, count: int) -> list[Row]:
         answer = Exact().size(problem)
         ms.append(1e3 * (time.process_time() - begin))
         gaps.append(100 * (answer.bound / answer.objective - 1))
-    print(f"1,000 jobs on 4 x 2,500 nodes: median {np.median(ms):.0f} ms, worst {max(ms):.0f} ms of processor time; "
-          f"proven within {max(gaps):.4f} %", flush=True)  # fmt: skip
+    print(
+        f"1,000 jobs on 4 x 2,500 nodes: median {np.median(ms):.0f} ms, worst {max(ms):.0f} ms of processor time; "
+        f"proven within {max(gaps):.4f} %",
+        flush=True,
+    )
     head = "Liu et al. (TPDS 2024)", "within 2.04 % of the optimum"
     return [(*head, "times classes split beforehand, 3 x 32 GPUs", text(over))]
 
@@ -257,31 +270,25 @@ def classes(data: Path, count: int) -> list[Row]:
 class Pollux:
     """Samples/s of each model by GPUs and batch, and the workloads."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, data: Path) -> None:
         step: dict[str, dict[int, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
         spread: dict[tuple[str, int, int], int] = {}
-        for name in ("placements.csv.gz", "scalability.csv.gz"):
-            with gzip.open(folder / name, "rt") as file:
-                for row in csv.DictReader(file):
-                    app, gpus, local = row["app"], int(row["gpus"]), int(row["local_bsz"])
-                    nodes = int(row["nodes"])
-                    if nodes <= spread.get((app, gpus, local), 99):
-                        spread[app, gpus, local] = nodes
-                        step[app][gpus][local] = float(row["step_time_s"])
-        self._step, self._folder = step, folder
-        self._noise: dict[str, tuple[tuple[float, float], ...]] = {}
+        for row in pollux_rows(data):
+            if row.nodes <= spread.get((row.app, row.gpus, row.batch), 99):
+                spread[row.app, row.gpus, row.batch] = row.nodes
+                step[row.app][row.gpus][row.batch] = row.step_s
+        self._step, self._data = step, data
         self.workloads: dict[int, list[dict[str, str]]] = defaultdict(list)
-        with gzip.open(folder / "workloads-realistic.csv.gz", "rt") as file:
-            for row in csv.DictReader(file):
-                self.workloads[int(row["workload"])].append(row)
+        for job in rows_of(data / "pollux" / "workloads-realistic.csv.gz"):
+            self.workloads[int(job["workload"])].append(job)
 
-    def curve(self, app: str, batch: int, most: int = GPUS) -> Curve:
+    def curve(self, app: str, batch: int) -> Curve:
         """Throughput at a fixed batch over GPUs: step times between measured batches on a line. Sizes at which the
         batch does not fit, or was not measured, train as much as the next smaller one."""
         points: list[tuple[int, float]] = []
         best = 0.0
         for gpus, by_local in sorted(self._step[app].items()):
-            if gpus > most:
+            if gpus > GPUS:
                 continue
             locals_ = np.array(sorted(by_local), dtype=np.float64)
             each = batch / gpus
@@ -291,25 +298,23 @@ class Pollux:
                 best = max(best, batch / by_local[int(locals_[0])])
             elif each > locals_[-1]:  # too large for so few GPUs: accumulated in several passes
                 passes = math.ceil(each / locals_[-1])
-                best = batch / (
-                    passes * float(np.interp(each / passes, locals_, [by_local[int(b)] for b in locals_]))
-                )
+                step = float(np.interp(each / passes, locals_, [by_local[int(b)] for b in locals_]))
+                best = batch / (passes * step)
             points.append((gpus, best))
         return Curve(tuple(points))
 
+    @cache  # noqa: B019 - there is one for a run
     def noise(self, app: str) -> tuple[tuple[float, float], ...]:
         """(progress, noise scale in samples) over a training at the smallest batch, progress as a part of the whole:
         b0 var / sqr of the gradients, as measured."""
-        if app not in self._noise:
-            first, rows = self.batches(app)[0], []
-            with gzip.open(self._folder / "validation.csv.gz", "rt") as file:
-                for row in csv.DictReader(file):
-                    if row["app"] == app and int(row["batch_size"]) == first and float(row["grad_sqr"]) > 0:
-                        scale = first * float(row["grad_var"]) / float(row["grad_sqr"])
-                        rows.append((float(row["progress"]), scale))
-            last = max(at for at, _ in rows)
-            self._noise[app] = tuple((at / last, scale) for at, scale in sorted(rows))
-        return self._noise[app]
+        first = self.batches(app)[0]
+        measured = [
+            (float(row["progress"]), first * float(row["grad_var"]) / float(row["grad_sqr"]))
+            for row in rows_of(self._data / "pollux" / "validation.csv.gz")
+            if row["app"] == app and int(row["batch_size"]) == first and float(row["grad_sqr"]) > 0
+        ]
+        last = max(at for at, _ in measured)
+        return tuple((at / last, scale) for at, scale in sorted(measured))
 
     def batches(self, app: str) -> tuple[int, ...]:
         """From the smallest batch on one GPU up to 32 times as much, doubling."""
@@ -349,8 +354,9 @@ class Running:
         return 1.0 if scale is None else (scale + self.batches[0][0]) / (scale + batch)
 
 
-def simulate(jobs: list[Running], policy: Policy, until: float) -> None:
-    """Jobs on a fixed pool: sized anew at every arrival and completion; a change of size costs a stall."""
+def simulate(jobs: list[Running], policy: Policy, until: float, *, fixed: bool = False) -> None:
+    """Jobs on a fixed pool: sized anew at every arrival and completion; a change of size costs a stall. `fixed`: the
+    policy does not choose batches."""
     waiting = sorted(jobs, key=lambda j: (j.submit_s, j.id))
     live: list[Running] = []
     now = 0.0
@@ -372,11 +378,18 @@ def simulate(jobs: list[Running], policy: Policy, until: float) -> None:
             live.append(waiting.pop(0))
         demands = tuple(
             JobDemand(
-                j.id, j.size, 1, GPUS, j.curve, batches=j.batches, noise_scale=j.noise_scale, sizes=_sizes(j.curve),
+                j.id,
+                j.size,
+                1,
+                GPUS,
+                j.curve,
+                batches=() if fixed else j.batches,
+                noise_scale=j.noise_scale,
+                sizes=_sizes(j.curve),
                 weight=1 / j.curve.throughput(_sizes(j.curve)[0]),
             )
             for j in live
-        )  # fmt: skip
+        )
         answer = policy.size(Problem(300.0, GPUS, demands))
         for j in live:
             size = answer.sizes[j.id]
@@ -392,43 +405,32 @@ def _sizes(curve: Curve) -> tuple[int, ...]:
     return tuple(n for n, rate in curve.points if rate > 0)
 
 
-class FixedBatch(Policy):
-    """`elastic_batch` without its choice: the paper's baseline."""
-
-    name = "fixed_batch"
-
-    def size(self, problem: Problem, cache: ValueRowCache | None = None) -> Sizes:
-        fixed = replace(problem, jobs=tuple(replace(j, batches=()) for j in problem.jobs))
-        return ElasticBatch().size(fixed, cache)
-
-
 def batch(data: Path, count: int) -> list[Row]:
     """Where samples of any batch count alike, as in the paper, and where they count by the measured statistics of the
     gradients; there `goodput` chooses by what a sample is worth, too."""
-    pollux = Pollux(data / "pollux")
+    pollux = Pollux(data)
     curves = {app: tuple((b, pollux.curve(app, b)) for b in pollux.batches(app)) for app in POLLUX_SAMPLES}
     head = "Saxena et al. (MASCOTS 2020)", "2x the jobs, up to 10x faster completion"
     cases: tuple[tuple[str, Policy, bool], ...] = (
-        ("all samples alike", ElasticBatch(), False), ("by gradient statistics", ElasticBatch(), True),
+        ("all samples alike", ElasticBatch(), False),
+        ("by gradient statistics", ElasticBatch(), True),
         ("goodput, by gradient statistics", Goodput(), True),
-    )  # fmt: skip
+    )
     rows: list[Row] = []
     until = 10 * 3600.0
     for name, policy, worth in cases:
         shorter = []
         for number in range(1, count + 1):
             mean = []
-            for each in (policy, FixedBatch()):
+            for chooses in (True, False):
                 jobs = []
                 for i, row in enumerate(pollux.workloads[number]):
                     app, asked = row["app"], int(row["batch_size"])
                     own = min(curves[app], key=lambda option: abs(option[0] - asked))
                     noise = pollux.noise(app) if worth else ()
-                    jobs.append(
-                        Running(i, app, float(row["submit_s"]), POLLUX_SAMPLES[app], curves[app], own[1],
-                                own_batch=own[0], noise=noise)
-                    )  # fmt: skip
-                simulate(jobs, each, until)
+                    job = Running(i, app, float(row["submit_s"]), POLLUX_SAMPLES[app], curves[app], own[1])
+                    jobs.append(replace(job, own_batch=own[0], noise=noise))
+                simulate(jobs, policy if chooses else ElasticBatch(), until, fixed=not chooses)
                 spent = [(until if math.isnan(j.finished) else j.finished) - j.submit_s for j in jobs]
                 mean.append(float(np.mean(spent)))
             shorter.append(mean[1] / mean[0])
@@ -438,7 +440,7 @@ def batch(data: Path, count: int) -> list[Row]:
 
 def budget(data: Path, count: int) -> list[Row]:
     """Everyone at equal GPU-seconds: what an equal split of 64 GPUs uses is the budget."""
-    pollux = Pollux(data / "pollux")
+    pollux = Pollux(data)
     curves = {app: pollux.curve(app, pollux.batches(app)[3]) for app in POLLUX_SAMPLES}
     pool = f"equal split of {GPUS} GPUs"
     ratios: dict[str, list[float]] = defaultdict(list)
@@ -461,36 +463,22 @@ def budget(data: Path, count: int) -> list[Row]:
         assert sum(widths[j.id] * _seconds(j, widths[j.id]) for j in jobs) <= used * (1 + 1e-9)
         ours = float(np.mean([_seconds(j, widths[j.id]) for j in jobs]))
         ratios[pool].append(float(np.mean([j.finished - j.submit_s for j in jobs])) / ours)
-        for rule, ladder in (("threshold", thresholds), ("one width", one_widths)):
-            theirs = _mixed(jobs, {app: ladder(curve) for app, curve in curves.items()}, used)
-            ratios[f"{rule} that rents, GPU-hours of the {pool}"].append(theirs / ours)
+        theirs = _mixed(jobs, {app: thresholds(curve) for app, curve in curves.items()}, used)
+        ratios[f"threshold that rents, GPU-hours of the {pool}"].append(theirs / ours)
     head = "BOA Constrictor (arXiv 2602.01404)", "mean completion 1.6x lower at equal budget"
     return [(*head, f"times shorter completion than {name}", text(values)) for name, values in ratios.items()]
 
 
-def _rising(curve: Curve) -> list[int]:
-    """The sizes that train more than every smaller one."""
-    found: list[int] = []
-    for k in _sizes(curve):
-        if not found or curve.throughput(k) > curve.throughput(found[-1]):
-            found.append(k)
-    return found
-
-
 def thresholds(curve: Curve) -> list[tuple[float, int]]:
     """Sizes by falling efficiency: beyond which threshold of scaling efficiency (Or et al.) a job goes on to each."""
-    sizes = _rising(curve)
+    rates = [curve.throughput(k) for k in _sizes(curve)]
+    # The sizes that train more than every smaller one.
+    sizes = [k for i, k in enumerate(_sizes(curve)) if rates[i] > max(rates[:i], default=0.0)]
     steps = [(math.inf, sizes[0])]
     for less, more in itertools.pairwise(sizes):
         a, b = curve.throughput(less), curve.throughput(more)
         steps.append((min(((b - a) / (more - less)) / (a / less), steps[-1][0]), more))
     return steps
-
-
-def one_widths(curve: Curve) -> list[tuple[float, int]]:
-    """The same width for all jobs, or the next smaller that they may have; wider for a lower number."""
-    sizes = _rising(curve)
-    return [(1.0 / k, max((n for n in sizes if n <= k), default=sizes[0])) for k in range(1, GPUS + 1)]
 
 
 def _mixed(jobs: list[Running], ladders: Mapping[str, list[tuple[float, int]]], budget: float) -> float:
@@ -521,7 +509,7 @@ def _seconds(job: Running, width: int) -> float:
 
 def efficiency(data: Path, count: int) -> list[Row]:
     """The search for the size: up by doubling, each size measured for a minute, settled at the last that passed."""
-    pollux = Pollux(data / "pollux")
+    pollux = Pollux(data)
     measure_s, stall_s = 60.0, 10.0
     shares, completion, node = [], [], []
     for app, samples in POLLUX_SAMPLES.items():
@@ -565,8 +553,11 @@ def bftrainer(data: Path, count: int) -> list[Row]:
             shares[name].append(found.scores[name].share_of_ideal or 0.0)
     head = "BFTrainer (arXiv 2106.12091)", "up to 93 % of dedicated nodes' efficiency"
     rows = [(*head, f"of the best at no cost, {days} days", text(shares["auto"], 3))]
-    for name, what in (("bftrainer", "its objective at its 10 s, solved exactly"), ("equal", "an equal split"),
-                       ("one-node", "one node a job, no resizes")):  # fmt: skip
+    for name, what in (
+        ("bftrainer", "its objective at its 10 s, solved exactly"),
+        ("equal", "an equal split"),
+        ("one-node", "one node a job, no resizes"),
+    ):
         gains = [a / b for a, b in zip(shares["auto"], shares[name], strict=True)]
         rows.append((*head, f"times {what}", text(gains, 3)))
     return rows
@@ -595,16 +586,18 @@ def fairness(data: Path, count: int) -> list[Row]:
             speed = np.array([j.curve.throughput(sizes[j.id]) for j in demands])
             least = least or float(speed.sum())
             jain = float(speed.sum() ** 2 / (len(speed) * (speed**2).sum()))
-            print(f"{jobs} jobs, {nodes} nodes, alpha {alpha:g}: {speed.sum() / least:.3f} of the speed-up, Jain "
-                  f"{jain:.2f}", flush=True)  # fmt: skip
+            print(
+                f"{jobs} jobs, {nodes} nodes, alpha {alpha:g}: {speed.sum() / least:.3f} of the speed-up, Jain "
+                f"{jain:.2f}",
+                flush=True,
+            )
     return []
 
 
 #: In the order of the table.
 PARTS: Mapping[str, Callable[[Path, int], list[Row]]] = {
-    "malletrain": malletrain, "bftrainer": bftrainer, "batch": batch, "matching": matching, "classes": classes,
-    "budget": budget, "efficiency": efficiency, "fairness": fairness,
-}  # fmt: skip
+    part.__name__: part for part in (malletrain, bftrainer, batch, matching, classes, budget, efficiency, fairness)
+}
 
 
 def table(rows: list[Row]) -> dict[str, list[list[str]] | list[str]]:
@@ -615,15 +608,11 @@ def table(rows: list[Row]) -> dict[str, list[list[str]] | list[str]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = data_options_of(__doc__)
     parser.add_argument("parts", nargs="*", help=", ".join(PARTS))
-    parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parents[3] / "shared" / "data")
     parser.add_argument("--count", type=int, default=4, help="workloads, or as many instances as take as long")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
-    if not options.data.is_dir():
-        print(f"policies: {options.data} holds no measurements: give --data", file=sys.stderr)
-        return 2
     rows = [row for part in options.parts or PARTS for row in PARTS[part](options.data, options.count)]
     print(figures.markdown(table(rows)))
     if options.write:

@@ -1,6 +1,6 @@
-"""Replays of public logs: what they cost, how near the engines are, what sizing is worth. Reads ../shared/data.
+"""Replays of public logs: what they cost, how near the engines are, what sizing is worth.
 
-    python -m scripts.bench.replay PART [PART ...]
+    python -m scripts.bench.replay PART [PART ...] [--data ../shared/data]
 
 speed    cost by event and memory against nodes, jobs and length; Summit's whole log
 curie    all 257 days of CEA Curie with 100 endless jobs, every 30 s that changed
@@ -17,9 +17,6 @@ bootstrap draws of whole days.
 
 from __future__ import annotations
 
-import argparse
-import resource
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -48,8 +45,8 @@ from malletrain.replay.result import Result
 from malletrain.replay.sizer import PolicySizer
 from malletrain.replay.traces import NodeChanges
 from malletrain.replay.workload import TrainingJob, shifted
+from scripts.bench.shared import data_options_of, peak_mib
 
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 DAY = 86_400.0
 DAYS = (1, 4, 7, 10)
 PUBLISHED = ResizeCosts(0.0, 18.0, 12.0)
@@ -88,9 +85,12 @@ def subset(log: NodeChanges, chosen: NDArray[np.int64]) -> NodeChanges:
     rank[chosen] = np.arange(len(chosen))
     keep = rank[log.node] >= 0
     return replace(
-        log, nodes=tuple(log.nodes[i] for i in chosen), time=log.time[keep], node=rank[log.node[keep]],
+        log,
+        nodes=tuple(log.nodes[i] for i in chosen),
+        time=log.time[keep],
+        node=rank[log.node[keep]],
         state=log.state[keep],
-    )  # fmt: skip
+    )
 
 
 @cache
@@ -119,11 +119,7 @@ def timed(trace: ClusterTrace, jobs: str, rule: Rule = BASE) -> str:
     found = replayed(trace, mix(jobs, PUBLISHED), rule)
     spent, wall = time.process_time() - begin, time.perf_counter() - began
     events, got = len(found.log.solve_s), found.totals.speedup / found.totals.ideal
-    return f"{events:7} {spent:7.1f} {wall:7.1f} {1e3 * spent / events:9.2f} {peak_mib():5} {got:7.4f}"
-
-
-def peak_mib() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    return f"{events:7} {spent:7.1f} {wall:7.1f} {1e3 * spent / events:9.2f} {peak_mib():5.0f} {got:7.4f}"
 
 
 def speed(data: Path) -> None:
@@ -142,7 +138,7 @@ def curie(data: Path) -> None:
     ticks = len(np.unique(np.ceil((trace.time - trace.start) / 30.0)))
     print(f"{trace.account.records:,} jobs, {len(trace.nodes):,} nodes, {trace.seconds / DAY:.1f} days")
     print(f"{ticks:,} ticks of 30 s that changed")
-    print(f"{len(trace.node):,} changes: read and placed in {spent:.1f} s, {peak_mib()} MB\n{HEADS}", flush=True)
+    print(f"{len(trace.node):,} changes: read and placed in {spent:.1f} s, {peak_mib():.0f} MB\n{HEADS}", flush=True)
     print(timed(trace, "imagenet:100", Rule(tick_s=30.0)))
 
 
@@ -166,10 +162,15 @@ def engine_over_loop(log: NodeChanges, name: str, day: int) -> float:
     trace = cluster_trace(part, Window(start_after=day * DAY, end_after=day * DAY + 7200))
     options = Options.of_daemon(replace(SHIPPED, **changed), 10.0)
     fast, loop = (
-        replay(trace, mix(jobs, ResizeCosts()), [parse_policy("auto", None)], replace(options, by_loop=by_loop),
-               processes=1).scores["auto"]
+        replay(
+            trace,
+            mix(jobs, ResizeCosts()),
+            [parse_policy("auto", None)],
+            replace(options, by_loop=by_loop),
+            processes=1,
+        ).scores["auto"]
         for by_loop in (False, True)
-    )  # fmt: skip
+    )
     return fast.speedup_node_seconds / loop.speedup_node_seconds - 1
 
 
@@ -205,8 +206,12 @@ def report(data: Path) -> None:
 
 
 def full(data: Path) -> None:
-    compare("4,734 nodes, 14.9 days, 100 jobs, 18/12 s, activation 0", [cluster_trace(summit(data), Window())],
-            mix("imagenet:100", PUBLISHED), ["auto", "equal", "one-node", "bftrainer"])  # fmt: skip
+    compare(
+        "4,734 nodes, 14.9 days, 100 jobs, 18/12 s, activation 0",
+        [cluster_trace(summit(data), Window())],
+        mix("imagenet:100", PUBLISHED),
+        ["auto", "equal", "one-node", "bftrainer"],
+    )
 
 
 def share_of_ideal(data: Path, costs: ResizeCosts, rule: Rule = BASE) -> float:
@@ -235,13 +240,11 @@ PARTS: dict[str, Callable[[Path], None]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = data_options_of(__doc__)
     parser.add_argument("parts", nargs="+", choices=PARTS)
     options = parser.parse_args()
-    if not DATA.is_dir():
-        sys.exit(f"the data sets are not at {DATA}")
     for part in options.parts:
-        PARTS[part](DATA)
+        PARTS[part](options.data)
 
 
 if __name__ == "__main__":

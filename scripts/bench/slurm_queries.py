@@ -5,16 +5,13 @@
 A slurmctld alone, with so many (powered-down cloud) nodes, so many jobs on a third of them, and so many that wait.
 Wall times are of this machine under whatever load it has; processor times hardly depend on that. slurmctld's are
 those of the whole process in the mean of all rounds (`nothing asked`: what it takes for itself meanwhile); messages,
-and how long they were in work, are sdiag's. Jobs on such nodes stay in CONFIGURING, and are read whole; `its reading,
-jobs run` reads the same answer with jobs that run.
+and how long they were in work, are sdiag's. Jobs on such nodes stay in CONFIGURING, and are read whole.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import resource
-import secrets
 import statistics
 import sys
 import time
@@ -23,9 +20,9 @@ from functools import partial
 from pathlib import Path
 
 from malletrain.slurm.command import Commands
-from malletrain.slurm.formats import squeue
 from malletrain.slurm.read_commands import CommandReader
-from scripts.lab import Lab, LabConfig, LabError
+from scripts.bench.shared import controller_alone, fill, options_of, spent
+from scripts.lab import Lab
 from scripts.play.arm import rpcs_by_kind
 
 #: Messages of squeue and scontrol, as sdiag names them.
@@ -33,48 +30,20 @@ ASKED_KINDS = ("REQUEST_JOB_INFO", "REQUEST_PARTITION_INFO", "REQUEST_NODE_INFO"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--nodes", type=int, default=10_000)
     parser.add_argument("--jobs", type=int, default=150, help="main jobs")
     parser.add_argument("--waiting", type=int, default=0, help="main jobs that wait for more nodes than are free")
-    parser.add_argument("--pilots", type=int, default=500, help="held pilots, in arrays of at most 500")
+    parser.add_argument("--pilots", type=int, default=500, help="held pilots")
     parser.add_argument("--rounds", type=int, default=20)
-    options = parser.parse_args()
-    config = LabConfig(
-        nodes=options.nodes, profile="site", controller_only=True, settings=(("MessageTimeout", "60"),)
-    )
-    try:
-        with Lab.up(f"/tmp/mtbench-{secrets.token_hex(3)}", config, deadline_s=120) as lab:
-            fill(lab, options)
-            measure(lab, options.rounds)
-    except LabError as error:
-        print(f"slurm_queries: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return controller_alone(measure, parser.parse_args())
 
 
-def fill(lab: Lab, options: argparse.Namespace) -> None:
-    """Main jobs on a third of the nodes (tasks of arrays: each has a row of its own once it runs), those that wait,
-    and held pilots."""
-    nodes, jobs = options.nodes, options.jobs
-    width = max(1, nodes // 3 // jobs)
-    array(lab, jobs, "-p", "batch", f"--nodes={width}", "--exclusive", "--time=600")
-    for _ in range(options.waiting):
-        lab.submit("true", "-p", "batch", f"--nodes={nodes}", "--exclusive", "--time=600")
-    array(lab, options.pilots, "-p", "harvest", "--hold", "--no-requeue", "--time=1")
-    lab.wait_for(lambda: running(lab) >= jobs, 240, f"{jobs} main jobs on their nodes")
-
-
-def array(lab: Lab, tasks: int, *options: str) -> None:
-    for first in range(0, tasks, 500):
-        lab.submit("true", f"--array=0-{min(500, tasks - first) - 1}", *options)
-
-
-def running(lab: Lab) -> int:
-    return len(lab.run(["squeue", "-h", "-p", "batch", "-t", "R,CF", "-o", "%A"], timeout=60).stdout.split())
-
-
-def measure(lab: Lab, rounds: int) -> None:
+def measure(lab: Lab, options: argparse.Namespace) -> None:
+    fill(lab, options.jobs, options.nodes // 3, options.waiting)
+    held = ["-p", "harvest", "--hold", "--no-requeue", "--time=1"]
+    lab.submit("true", f"--array=0-{options.pilots - 1}", *held)
+    rounds = options.rounds
     commands = Commands(lab.env, timeout_s=60.0)
     reader = CommandReader(commands, time.time, "harvest", bf_interval_s=30.0)
     seen = reader.snapshot()
@@ -82,35 +51,22 @@ def measure(lab: Lab, rounds: int) -> None:
     print(f"{len(seen.nodes)} nodes, {len(seen.jobs)} jobs and tasks, warnings: {list(seen.warnings) or 'none'}")
     columns = ("wall", "commands CPU", "reading CPU")
     print(f"{'s; median, worst':22}" + "".join(f"{each:>18}" for each in columns) + "   slurmctld, a query")
-    mark = commands.mark()
-    answer = commands.ask(["squeue", "-a", "-h", "-o", squeue.queue_format(mark)]).replace("CONFIGURING", "RUNNING")
     queries: dict[str, Callable[[], object]] = {
         "nothing asked": partial(time.sleep, 0.25),
         "snapshot": reader.snapshot,
         "look at the queue": partial(reader.main_queue, seen.active_ids("harvest")),
-        "its reading, jobs run": partial(squeue.parse_changed, answer, mark, seen.active_ids("harvest")),
-        "its command": partial(ask_queue, commands),
-        "the same, -t PENDING": partial(ask_queue, commands, "-t", "PENDING"),
     }
     for name, query in queries.items():
         lab.run(["sdiag", "-r"], timeout=60)
-        before = processor_s(controller)
+        before = spent(controller)[0]
         costs = [cost(query) for _ in range(rounds)]
-        used = (processor_s(controller) - before) / rounds
+        used = (spent(controller)[0] - before) / rounds
         asked = rpcs_by_kind(lab.run(["sdiag"], timeout=60).stdout)
         shown = "".join(f"{statistics.median(c):12.3f}{max(c):6.2f}" for c in zip(*costs, strict=True))
         messages = ", ".join(
             f"{kind} {seconds / rounds:.4f} s" for kind, (_, seconds) in asked.items() if kind in ASKED_KINDS
         )
         print(f"{name:22}{shown}   CPU {used:.4f} s; {messages or 'no message'}", flush=True)
-    for name, options in (("its command", ()), ("the same, -t PENDING", ("-t", "PENDING"))):
-        print(f"{name}: {ask_queue(commands, *options) / 1e6:.2f} MB printed")
-    print(f"load {os.getloadavg()[0]:.1f}")
-
-
-def ask_queue(commands: Commands, *options: str) -> int:
-    """The bytes that squeue prints for the light look."""
-    return len(commands.ask(["squeue", "-a", "-h", *options, "-o", squeue.queue_format(commands.mark())]))
 
 
 def cost(query: Callable[[], object]) -> tuple[float, float, float]:
@@ -119,12 +75,6 @@ def cost(query: Callable[[], object]) -> tuple[float, float, float]:
     query()
     wall = time.perf_counter() - started
     return wall, _cpu(resource.RUSAGE_CHILDREN) - children, _cpu(resource.RUSAGE_SELF) - own
-
-
-def processor_s(pid: int) -> float:
-    """Processor seconds of a process and all its threads, also of those that have ended (proc(5), stat)."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _cpu(who: int) -> float:

@@ -26,6 +26,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from malletrain.slurm.formats import hostlist
+from scripts.bench.shared import options_of
 from scripts.lab import Lab, LabConfig, LabError
 from scripts.play.site import BIN, Site
 
@@ -89,9 +91,7 @@ class MainQueue:
         held: dict[bool, set[str]] = {True: set(), False: set()}
         for row in rows:
             partition, _, names = row.partition("|")
-            if names:
-                shown = self.lab.run(["scontrol", "show", "hostnames", names]).stdout.split()
-                held[partition == "harvest"].update(shown)
+            held[partition == "harvest"].update(hostlist.expand(names) if names else ())
         return self.nodes - len(held[False]), len(held[True] - held[False])
 
     def stop(self) -> float:
@@ -163,7 +163,7 @@ def first_of(trial: int, repeats: Mapping[int, int | None]) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("kind", choices=("hpo", "nas"))
     parser.add_argument("--trials", type=int, default=30)
     parser.add_argument("--nodes", type=int, default=4)

@@ -7,7 +7,6 @@ Or an array with a task for each node.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import HarvestedNode, plan_yields
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState, Snapshot
+from scripts.bench.shared import options_of
 
 #: What waits in a burst, by name: what its jobs ask for.
 BURSTS: dict[str, dict[str, Any]] = {
@@ -79,7 +79,7 @@ def time_bursts(nodes: int) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--burst", type=int, metavar="NODES", default=10_000, help="harvested nodes")
     time_bursts(parser.parse_args().burst)
     return 0

@@ -21,10 +21,9 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
-from scripts.chaos.evidence import keep
 from scripts.chaos.faults import Chaos
 from scripts.chaos.laws import MAIN_WAIT_S, Outcome, outcome
-from scripts.chaos.scene import Scene
+from scripts.chaos.scene import Scene, keep
 from scripts.lab import Lab, LabConfig
 from scripts.lab.node_network import NodeNetwork, why_not_permitted
 
@@ -87,9 +86,13 @@ def play(
                     told = time.monotonic()
                     _log.info(
                         "%4.0f s: %d faults, %d crashes, %d daemons, %d jobs submitted, %d ended",
-                        told - begun, len(chaos.done), len(scene.supervisor.crashed), scene.supervisor.starts,
-                        len(scene.jobs), len(scene.ended()),
-                    )  # fmt: skip
+                        told - begun,
+                        len(chaos.done),
+                        len(scene.supervisor.crashed),
+                        scene.supervisor.starts,
+                        len(scene.jobs),
+                        len(scene.ended()),
+                    )
                 time.sleep(0.2)
             scene.supervisor.crashes.clear()
             chaos.mend_all()
@@ -123,9 +126,14 @@ def main() -> int:
         Path(name).chmod(0o755)
         folder = Path(name) / "lab"
         result = play(
-            asked.minutes, asked.seed, asked.crash_points, asked.nodes, folder, accounting=asked.accounting,
+            asked.minutes,
+            asked.seed,
+            asked.crash_points,
+            asked.nodes,
+            folder,
+            accounting=asked.accounting,
             evidence=asked.evidence,
-        )  # fmt: skip
+        )
     if asked.json:
         print(json.dumps(result.summary()))
     else:

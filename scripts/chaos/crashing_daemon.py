@@ -18,6 +18,7 @@ from typing import ParamSpec, TypeVar
 from malletrain.daemon import entry
 from malletrain.slurm.command import Commands
 from malletrain.store.journal import SqliteJournal
+from scripts.simulation.faults import CrashPoints, DaemonKilled
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -28,17 +29,17 @@ _READS = frozenset({"show", "ping", "version"})
 
 class _Boundaries:
     def __init__(self, at: int, log: Path) -> None:
-        self._at, self._log, self._reached, self._turn = at, log, 0, threading.Lock()
+        self._points, self._log, self._turn = CrashPoints(frozenset({at})), log, threading.Lock()
 
     def pass_by(self, name: str) -> None:
         """One boundary; the process ends here if it is the chosen one."""
         with self._turn:
-            self._reached += 1
-            if self._reached != self._at:
-                return
-            with self._log.open("a") as log:
-                log.write(f"{name}\n")
-            os.kill(os.getpid(), signal.SIGKILL)
+            try:
+                self._points.pass_by(name)
+            except DaemonKilled:
+                with self._log.open("a") as log:
+                    log.write(f"{name}\n")
+                os.kill(os.getpid(), signal.SIGKILL)
 
     def around(self, name: Callable[P, str], function: Callable[P, T]) -> Callable[P, T]:
         """`function` with a boundary before and after each call; `name` gives its name, empty for none."""

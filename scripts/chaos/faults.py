@@ -305,10 +305,8 @@ def reservation_made(chaos: Chaos) -> str:
     lab, node = chaos.scene.lab, chaos.rng.choice(chaos.scene.lab.nodes)
     seconds, name = chaos.rng.uniform(5.0, 20.0), f"chaos{len(chaos.done)}"
     chaos.reservations.append(name)
-    lab.run(
-        ["scontrol", "create", "reservation", f"ReservationName={name}", "StartTime=now", "Duration=5",
-         f"Nodes={node}", "Users=root", "Flags=IGNORE_JOBS"], timeout=10.0,
-    )  # fmt: skip
+    asked = ["scontrol", "create", "reservation", f"ReservationName={name}", "StartTime=now", "Duration=5"]
+    lab.run([*asked, f"Nodes={node}", "Users=root", "Flags=IGNORE_JOBS"], timeout=10.0)
     chaos.slurm_fails(seconds)
     chaos.later(seconds, lambda: unreserve(lab, name))
     return f"{node} reserved for {seconds:.0f} s"

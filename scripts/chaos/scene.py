@@ -7,24 +7,29 @@ import math
 import os
 import random
 import shlex
+import shutil
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from malletrain.slurm.formats.hostlist import expand
-from scripts.chaos.network import Network
+from malletrain.store.database import copy
 from scripts.lab import Lab, LabError, processes
 from scripts.lab.node_network import NodeNetwork
 from scripts.lab.ports import free_port
 from scripts.play.site import BIN, Site
 
 ROOT = Path(__file__).resolve().parents[2]
+#: A training whose result tells whether each step was done once and right.
+TRAINING = (sys.executable, f"{ROOT}/tests/e2e/paced_training.py", "--samples=1024")
 #: What counts as the same result: sums of floats in another order.
 RELATIVE, ABSOLUTE = 1e-3, 1e-4
 #: Room for the journal, and in the researcher's folder.
@@ -98,6 +103,63 @@ class Supervisor:
                 pass  # it ended before it served, as it does while slurmctld is down: the next try follows
             self.starts += 1
             self._ended.wait(self.restart_s)
+
+
+class Network:
+    """The network between workers and the daemon: passes connections at `host` on to the daemon's port.
+
+    While it is cut nothing arrives, and nothing is refused: what was sent meanwhile arrives afterwards, as from a
+    network that retransmits, unless its sender has given up.
+    """
+
+    def __init__(self, to: int, host: str = "127.0.0.1") -> None:
+        self._to = to
+        self._whole = threading.Event()
+        self._whole.set()
+        self._listener = socket.create_server((host, 0), backlog=1024)
+        self.url = f"http://{host}:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, name="network", daemon=True).start()
+
+    def cut(self) -> None:
+        """Deliver nothing from now on."""
+        self._whole.clear()
+
+    def mend(self) -> None:
+        """Deliver again, and what was sent meanwhile."""
+        self._whole.set()
+
+    def close(self) -> None:
+        """Pass on no more connections."""
+        self._whole.set()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(near,), daemon=True).start()
+
+    def _serve(self, near: socket.socket) -> None:
+        self._whole.wait()
+        with near, suppress(OSError), socket.create_connection(("127.0.0.1", self._to)) as far:
+            back = threading.Thread(target=self._pump, args=(far, near), daemon=True)
+            back.start()
+            self._pump(near, far)
+            back.join()
+
+    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                self._whole.wait()
+                sink.sendall(data)
+        self._whole.wait()
+        for each in (source, sink):  # the end of either is the end of both
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,10 +266,8 @@ class Scene:
         Raises:
             LabError: not acknowledged in time.
         """
-        command = shlex.join(
-            [sys.executable, f"{ROOT}/scripts/chaos/trainee.py", f"--epochs={epochs}", f"--seed={seed}"]
-        )
-        path = self.work_folder / f"trainee-{seed}.sh"
+        command = shlex.join([*TRAINING, "--sample-s=0.002", f"--epochs={epochs}", f"--seed={seed}"])
+        path = self.work_folder / f"training-{seed}.sh"
         script = f"#!/bin/bash\n#MALLETRAIN --nodes=1-{most} --tasks=40\n{command}\n"
         end = time.monotonic() + deadline_s
         while True:
@@ -237,10 +297,9 @@ class Scene:
         key = job.epochs, job.seed
         if key not in self._statics:
             out = self.site.directory / f"static-{job.epochs}-{job.seed}.json"
-            script = f"{ROOT}/scripts/chaos/trainee.py"
             options = [f"--epochs={job.epochs}", f"--seed={job.seed}", "--sample-s=0", f"--out={out}"]
             clean = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "MALLETRAIN"))}
-            subprocess.run([sys.executable, script, *options], check=True, env=clean, timeout=600)
+            subprocess.run([*TRAINING, *options], check=True, env=clean, timeout=600)
             self._statics[key] = json.loads(out.read_text())
         return self._statics[key]
 
@@ -277,8 +336,8 @@ class Scene:
                     command = line.read_bytes()
                 except OSError:
                     continue
-                if b"trainee.py" in command and command.startswith(sys.executable.encode()):
-                    found.append(processes.Process(seen.pid, seen.start_ticks, "trainee"))
+                if b"paced_training.py" in command and command.startswith(sys.executable.encode()):
+                    found.append(processes.Process(seen.pid, seen.start_ticks, "training"))
         return found
 
     def close(self) -> None:
@@ -295,3 +354,24 @@ class Scene:
 def _mount(folder: Path, options: str) -> None:
     """A file system of its own for a folder, which a fault can fill."""
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", folder], check=True, timeout=60)
+
+
+def keep(scene: Scene, folder: Path) -> None:
+    """Copy what a broken law is looked into with to `folder`, which is made, and may have what was kept before.
+
+    There are then `malletrain.db`, the daemon's log, Slurm's logs in `slurm/`, and in `work/` the job scripts and
+    what their tasks printed. The daemon may run meanwhile.
+
+    Raises:
+        OSError, StoreError: something cannot be read or written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    copy(scene.database, folder / scene.database.name)
+    if scene.site.log.exists():
+        shutil.copy(scene.site.log, folder)
+    shutil.copytree(scene.lab.log, folder / "slurm", dirs_exist_ok=True)
+    work = folder / "work"
+    work.mkdir(exist_ok=True)
+    for pattern in ("*.out", "*.sh"):
+        for path in scene.work_folder.glob(pattern):
+            shutil.copy(path, work)

@@ -7,14 +7,12 @@ costs its owner no fair share. The user `malletrain` coordinates the account `ha
 import os
 import pwd
 import secrets
-import subprocess
 from pathlib import Path
 
 from scripts.lab.conf import LabConfig, cluster_name
 from scripts.lab.errors import LabError
-from scripts.lab.layout import Layout
-from scripts.lab.packages import Toolchain, last_line
-from scripts.lab.publish import publish
+from scripts.lab.layout import Layout, publish
+from scripts.lab.packages import Toolchain, run
 from scripts.lab.users import TEST_USERS
 
 COORDINATOR = "malletrain"
@@ -68,21 +66,19 @@ def daemon_variables(layout: Layout) -> dict[str, str]:
 
 def database_ready(layout: Layout, toolchain: Toolchain) -> bool:
     """Whether the database answers."""
-    return layout.database_socket.exists() and _sql(layout, toolchain, "select 1").returncode == 0
+    try:
+        _sql(layout, toolchain, "select 1")
+    except LabError:
+        return False
+    return True
 
 
 def create_database_user(layout: Layout, toolchain: Toolchain) -> None:
     """Gives slurmdbd its database user, with the password of slurmdbd.conf; LabError if that fails."""
     lines = (layout.root / "slurmdbd.conf").read_text().splitlines()
     password = next(line.partition("=")[2] for line in lines if line.startswith("StoragePass="))
-    done = _sql(
-        layout,
-        toolchain,
-        f"create user {DATABASE_USER}@localhost identified by '{password}';"
-        f"grant all on *.* to {DATABASE_USER}@localhost;",
-    )
-    if done.returncode:
-        raise LabError(f"mariadb: {done.stderr.strip()}")
+    user = f"{DATABASE_USER}@localhost"
+    _sql(layout, toolchain, f"create user {user} identified by '{password}'; grant all on *.* to {user};")
 
 
 def association_commands(cluster: str, config: LabConfig, daemons_user: str) -> list[str]:
@@ -112,17 +108,8 @@ def create_associations(layout: Layout, toolchain: Toolchain, config: LabConfig)
     user = pwd.getpwuid(os.geteuid()).pw_name
     environment = {"PATH": toolchain.path, "SLURM_CONF": str(layout.slurm_conf)}
     for line in association_commands(cluster_name(layout), config, user):
-        command = [toolchain.program("sacctmgr"), "--immediate", "--quiet", *line.split()]
-        done = subprocess.run(
-            command,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_TIMEOUT_S,
-            stdin=subprocess.DEVNULL,
-        )
-        if done.returncode:
-            raise LabError(f"sacctmgr {line}: {last_line(done.stderr.strip() or done.stdout)}")
+        sacctmgr = [toolchain.program("sacctmgr"), "--immediate", "--quiet", *line.split()]
+        run(sacctmgr, environment, timeout_s=COMMAND_TIMEOUT_S)
 
 
 def _make_database(layout: Layout, toolchain: Toolchain, user: str) -> None:
@@ -137,20 +124,11 @@ def _make_database(layout: Layout, toolchain: Toolchain, user: str) -> None:
         "--skip-test-db",
     ]
     # A server that starts deletes every #sql* file in its temporary folder, those of other servers too.
-    environment = {"PATH": toolchain.path, "TMPDIR": str(layout.scratch)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        raise LabError(f"mariadb-install-db: {(done.stderr.strip() or done.stdout.strip())[-300:]}")
+    run(command, {"PATH": toolchain.path, "TMPDIR": str(layout.scratch)})
 
 
-def _sql(layout: Layout, toolchain: Toolchain, statement: str) -> "subprocess.CompletedProcess[str]":
-    """Statements go through standard input: a password in the command line could be read by anyone."""
+def _sql(layout: Layout, toolchain: Toolchain, statement: str) -> None:
+    """Statements go through standard input: a password in the command line could be read by anyone. LabError if one
+    fails."""
     command = [toolchain.program("mariadb"), "--no-defaults", "--user=root", f"--socket={layout.database_socket}"]
-    return subprocess.run(
-        command,
-        input=statement,
-        env={"PATH": toolchain.path},
-        capture_output=True,
-        text=True,
-        timeout=COMMAND_TIMEOUT_S,
-    )
+    run(command, {"PATH": toolchain.path}, input=statement, timeout_s=COMMAND_TIMEOUT_S)

@@ -14,11 +14,9 @@ from types import TracebackType
 from typing import TypeVar
 
 from scripts.lab import cluster, namespace, processes, record
-from scripts.lab.conf import LabConfig
-from scripts.lab.edit import Change, changed
+from scripts.lab.conf import Change, LabConfig, changed
 from scripts.lab.errors import DeadlineError, LabError
-from scripts.lab.layout import Layout
-from scripts.lab.publish import publish
+from scripts.lab.layout import Layout, publish
 from scripts.lab.record import Record
 from scripts.lab.users import Identity
 
@@ -354,7 +352,8 @@ class Lab:
 
     def kill(self, daemon: str, number: signal.Signals = signal.SIGKILL) -> None:
         """Signals one daemon ("slurmctld", "slurmd.n000", "munged", "slurmdbd", "mariadbd"): a fault to survive."""
-        cluster.signal_daemon(self._record, daemon, number)
+        if not processes.send(self._record.process(daemon), number):
+            raise LabError(f"{daemon} does not run")
         if number in (signal.SIGKILL, signal.SIGTERM):
             self._killed.add(daemon)
         if number == signal.SIGKILL:  # which no process can put off

@@ -29,8 +29,9 @@ exec returns the command's own status.
 
 def main(arguments: Sequence[str]) -> int:
     """Runs one command; returns the exit status."""
-    options = parser().parse_args(_before_command(arguments))
-    options.command = _command(arguments)
+    own = list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
+    options = parser().parse_args(own)
+    options.command = list(arguments[len(own) + 1 :])
     signal.signal(signal.SIGTERM, _interrupted)
     try:
         return int(options.act(options))
@@ -70,9 +71,13 @@ def parser() -> argparse.ArgumentParser:
     up.add_argument("--release", choices=RELEASES, help="Slurm of this Debian release (default: this machine's)")
     up.add_argument("--accounting", action="store_true", help="with MariaDB and slurmdbd; limits are enforced")
     up.add_argument("--users", action="store_true", help=f"make plain users {', '.join(users.TEST_USERS)} (root)")
-    up.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
+    up.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
         help="a line of slurm.conf, replaced or added; KEY+=VALUE appends to a list; repeatable",
-    )  # fmt: skip
+    )
     up.add_argument("--while", dest="ends_with", type=int, metavar="PID", help="go down when process PID ends")
     up.add_argument("--deadline", type=float, metavar="S", help="give up after S s (default 120 and 0.1 a node)")
     up.set_defaults(act=_up)
@@ -104,14 +109,6 @@ def parser() -> argparse.ArgumentParser:
     watch.add_argument("start_ticks", type=int)
     watch.set_defaults(act=_watch)
     return top
-
-
-def _before_command(arguments: Sequence[str]) -> list[str]:
-    return list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
-
-
-def _command(arguments: Sequence[str]) -> list[str]:
-    return list(arguments[arguments.index("--") + 1 :]) if "--" in arguments else []
 
 
 def _setting(text: str) -> tuple[str, str]:

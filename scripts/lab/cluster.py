@@ -7,7 +7,6 @@ import os
 import pwd
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -19,10 +18,9 @@ from pathlib import Path
 from scripts.lab import accounting, conf, namespace, ports, processes, record, users
 from scripts.lab.conf import LabConfig
 from scripts.lab.errors import DeadlineError, LabError, UsageError
-from scripts.lab.layout import Layout
+from scripts.lab.layout import Layout, publish
 from scripts.lab.packages import Toolchain, host_release, host_toolchain, missing_packages
 from scripts.lab.processes import Process
-from scripts.lab.publish import publish
 from scripts.lab.record import Record
 from scripts.lab.releases import release_toolchain
 
@@ -379,9 +377,3 @@ def _remove(layout: Layout, keep_logs: bool, files: tuple[str, ...]) -> None:
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
-
-
-def signal_daemon(known: Record, name: str, number: signal.Signals) -> None:
-    """Signals the daemon `name` of this lab; LabError if it does not run."""
-    if not processes.send(known.process(name), number):
-        raise LabError(f"{name} does not run")

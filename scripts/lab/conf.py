@@ -1,9 +1,10 @@
-"""The text of slurm.conf and its companions, from a frozen LabConfig. Pure: no file, no clock, no process.
+"""The text of slurm.conf and its companions, from a frozen LabConfig, and changes to it. Pure: no file, no process.
 
 Keys are those of slurm.conf(5), gres.conf(5) and cgroup.conf(5).
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -43,6 +44,7 @@ MailProg=/bin/true JobCompType=jobcomp/filetxt GresTypes=gpu
 """
 
 _KEY = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_GLOBAL = re.compile(r"([A-Za-z][A-Za-z0-9_]*)=(.*)\Z")
 _REPEATED = ("nodename", "partitionname", "downnodes", "nodeset", "include")
 
 
@@ -210,7 +212,8 @@ def slurm_conf(config: LabConfig, layout: Layout, ports: tuple[int, ...], host: 
             ("AccountingStorageTRES", "gres/gpu"),
             ("PriorityWeightFairshare", "100"),
         ]
-    lines = [f"{key}={value}" for key, value in _overridden(pairs, config.settings)]
+    text = "\n".join(f"{key}={value}" for key, value in pairs)
+    lines = [changed(text, Change(settings=dict(config.settings))).removesuffix("\n")]
     lines += _node_lines(config, ports[2:])
     lines += _main_partitions(config.main_tiers)
     if config.harvest:
@@ -246,18 +249,6 @@ def cgroup_conf() -> str:
 def sleep_script(seconds: float) -> str:
     """A prolog or epilog that takes `seconds` seconds."""
     return f"#!/bin/sh\nexec sleep {seconds:g}\n"
-
-
-def _overridden(pairs: list[tuple[str, str]], settings: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
-    """`pairs` with each setting put in place of its key (keys are case-insensitive), appended to it, or added."""
-    table = {key.lower(): (key, value) for key, value in pairs}
-    for key, value in settings:
-        name = key.removesuffix("+")
-        former = table.get(name.lower())
-        if key.endswith("+") and former is not None and former[1]:
-            value = f"{former[1]},{value}"
-        table[name.lower()] = (former[0] if former else name, value)
-    return list(table.values())
 
 
 def _main_partitions(tiers: tuple[int, ...]) -> list[str]:
@@ -296,3 +287,56 @@ def _node_lines(config: LabConfig, ports: tuple[int, ...]) -> list[str]:
         f"NodeName={name}{where[index]} {shape} State={state}{' ' + extra[index] if index in extra else ''}"
         for index, name in enumerate(config.node_names)
     ]
+
+
+# --- Changes to a slurm.conf that is in use -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Change:
+    """What another configuration has: read by `changed`.
+
+    `settings` replaces or adds global lines by key; "KEY+" appends to a comma-separated value; None removes the key.
+    `partitions` and `nodes` replace or add attributes of the lines of that name. `lines` are appended. `files` are
+    companions (topology.conf, job_submit.lua, ...): name -> text.
+    """
+
+    settings: Mapping[str, str | None] = field(default_factory=dict)
+    partitions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    nodes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    lines: tuple[str, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+def changed(text: str, change: Change) -> str:
+    """`text` of a slurm.conf with `change` made to it. UsageError where it names a partition or node that is not
+    there."""
+    waiting = {key.removesuffix("+").lower(): (key, value) for key, value in change.settings.items()}
+    missing = {("PartitionName", name) for name in change.partitions} | {("NodeName", name) for name in change.nodes}
+    lines: list[str] = []
+    for line in text.removesuffix("\n").split("\n"):  # (a value may have what splitlines() splits at)
+        head, name = line.partition(" ")[0].partition("=")[::2]
+        if (head, name) in missing:
+            wanted = change.partitions if head == "PartitionName" else change.nodes
+            missing.discard((head, name))
+            lines.append(_with_attributes(line, wanted[name]))
+            continue
+        found = _GLOBAL.match(line)
+        if found is None or found[1].lower() not in waiting:
+            lines.append(line)
+            continue
+        key, value = waiting.pop(found[1].lower())
+        if value is not None:
+            appended = f"{found[2]},{value}" if key.endswith("+") and found[2] else value
+            lines.append(f"{found[1]}={appended}")
+    if missing:
+        kind, name = min(missing)
+        raise UsageError(f"{kind}={name}: no such line in slurm.conf")
+    lines += [f"{key.removesuffix('+')}={value}" for key, value in waiting.values() if value is not None]
+    return "\n".join([*lines, *change.lines]) + "\n"
+
+
+def _with_attributes(line: str, wanted: Mapping[str, str]) -> str:
+    left = {key.lower(): f"{key}={value}" for key, value in wanted.items()}
+    words = [left.pop(word.partition("=")[0].lower(), word) for word in line.split()]
+    return " ".join([*words, *left.values()])

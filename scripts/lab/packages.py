@@ -4,6 +4,7 @@ import os
 import platform
 import shutil
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,15 +79,38 @@ def install(packages: list[str]) -> None:
     try:
         get = ["apt-get", "-o", "DPkg::Lock::Timeout=300", "-q", "-y"]
         command = [*get, "install", "--no-install-recommends", *packages]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        if done.returncode:  # the lists may be old or absent, as in a fresh container
-            subprocess.run([*get, "update"], env=environment, capture_output=True, text=True)
-            done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        if done.returncode:
-            raise LabError(f"apt-get install {' '.join(packages)} failed: {last_line(done.stderr)}")
+        try:
+            run(command, environment)
+        except LabError:  # the lists may be old or absent, as in a fresh container
+            subprocess.run([*get, "update"], env=environment, capture_output=True)
+            run(command, environment)
     finally:
         if own_policy:
             _POLICY.unlink(missing_ok=True)
+
+
+def run(
+    command: list[str],
+    environment: Mapping[str, str] | None,
+    *,
+    cwd: Path | None = None,
+    input: str | None = None,
+    timeout_s: float | None = None,
+) -> None:
+    """Runs a program to its end; LabError with its last words if it fails."""
+    stdin = subprocess.DEVNULL if input is None else None
+    done = subprocess.run(
+        command,
+        env=environment,
+        cwd=cwd,
+        stdin=stdin,
+        input=input,
+        timeout=timeout_s,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise LabError(f"{' '.join(command[:4])}: {last_line(done.stderr.strip() or done.stdout)}")
 
 
 def last_line(text: str) -> str:

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from scripts.lab.errors import LabError
-from scripts.lab.layout import Layout
+from scripts.lab.layout import Layout, publish
 from scripts.lab.packages import Toolchain
 from scripts.lab.processes import Process
-from scripts.lab.publish import publish
 
 
 @dataclass(frozen=True)
@@ -49,9 +48,7 @@ class Record:
 
 def write(layout: Layout, record: Record) -> None:
     """Replaces lab.json in one step, so that a reader never sees half of it."""
-    plain = asdict(record)
-    plain["toolchain"] = {k: v and str(v) for k, v in plain["toolchain"].items()}
-    publish(layout.state_file, json.dumps(plain, indent=1) + "\n")
+    publish(layout.state_file, json.dumps(asdict(record), indent=1, default=str) + "\n")
 
 
 def read(layout: Layout) -> Record | None:

@@ -9,11 +9,10 @@ there, too.) A release takes some seconds once and is kept in a cache.
 import fcntl
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 from scripts.lab.errors import LabError, UsageError
-from scripts.lab.packages import SYSTEM_PATH, Toolchain, last_line
+from scripts.lab.packages import SYSTEM_PATH, Toolchain, run
 
 MIRROR_VARIABLE = "DEBIAN_MIRROR"
 DEFAULT_MIRROR = "http://deb.debian.org/debian"
@@ -120,7 +119,7 @@ def _fetch(release: str, tree: Path) -> None:
     (own / "apt.conf").write_text(apt_configuration(tree, accept_expired))
     environment = {**os.environ, "APT_CONFIG": str(own / "apt.conf"), "LC_ALL": "C"}
     try:
-        _run(["apt-get", "-q", "update"], environment)
+        run(["apt-get", "-q", "update"], environment)
     except LabError as error:
         if "is expired" in str(error):
             raise UsageError(
@@ -128,7 +127,7 @@ def _fetch(release: str, tree: Path) -> None:
                 f"or {EXPIRED_VARIABLE}=1 to take it as it is (its signature is checked all the same)"
             ) from error
         raise
-    _run(["apt-get", "-q", "-y", f"--target-release={release}", "--download-only", "install", *PACKAGES], environment)
+    run(["apt-get", "-q", "-y", f"--target-release={release}", "--download-only", "install", *PACKAGES], environment)
     for name in ("bin", "sbin", "lib", "lib64"):
         (tree / f"usr/{name}").mkdir(parents=True, exist_ok=True)
     for name in ("sbin", "lib", "lib64"):  # merged /usr, as every Debian since bookworm
@@ -136,11 +135,11 @@ def _fetch(release: str, tree: Path) -> None:
     packages = sorted((own / "cache/archives").glob("*.deb"))
     for name, other in borrowed:
         (own / name).mkdir()
-        _run(["apt-get", "-q", "download", f"{name}/{other}"], environment, own / name)
+        run(["apt-get", "-q", "download", f"{name}/{other}"], environment, cwd=own / name)
         packages += (own / name).glob("*.deb")  # after, and so in place of, the release's own
     for package in packages:
         unpack = f"dpkg-deb --fsys-tarfile '{package}' | tar -x --keep-directory-symlink --no-same-owner -C '{tree}'"
-        _run(["bash", "-o", "pipefail", "-c", unpack], environment)
+        run(["bash", "-o", "pipefail", "-c", unpack], environment)
     shutil.rmtree(own)
 
 
@@ -152,9 +151,9 @@ def _relocate(tree: Path) -> None:
     patch = [str(loader), "--library-path", str(libraries), str(tree / "usr/bin/patchelf")]
     programs = [p for name in PROGRAMS for p in (tree / f"usr/bin/{name}", tree / f"usr/sbin/{name}") if p.exists()]
     # The old kind of path (DT_RPATH) also holds for what a library or plugin loads in turn.
-    _run([*patch, "--force-rpath", "--set-interpreter", str(loader), "--set-rpath", path, *map(str, programs)], None)
+    run([*patch, "--force-rpath", "--set-interpreter", str(loader), "--set-rpath", path, *map(str, programs)], None)
     plugins = [p for p in (libraries / "slurm-wlm").glob("*.so*") if not p.is_symlink()]
-    _run([*patch, "--force-rpath", "--set-rpath", path, *map(str, plugins)], None)
+    run([*patch, "--force-rpath", "--set-rpath", path, *map(str, plugins)], None)
     # Only these: the release's other programs (bash, ...) still expect to be in their own system.
     bin_directory = tree / "bin"
     bin_directory.mkdir()
@@ -168,9 +167,3 @@ def _libraries(tree: Path) -> Path:
     if not found:
         raise LabError(f"{tree}: no C library in it: remove it and try again")
     return found[0]
-
-
-def _run(command: list[str], environment: dict[str, str] | None, cwd: Path | None = None) -> None:
-    done = subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if done.returncode:
-        raise LabError(f"{' '.join(command[:4])} ...: {last_line(done.stderr)}")

@@ -49,14 +49,14 @@ def check_rights() -> None:
 
 def ensure(names: tuple[str, ...]) -> None:
     """Creates those of `names` that do not exist. As root only: UsageError otherwise."""
-    missing = [n for n in names if not _exists(n)]
+    missing = [name for name in names if not _known(pwd.getpwnam, name)]
     if missing:
         check_rights()
     for name in missing:
-        group = ["--gid", name] if _group_exists(name) else ["--user-group"]
+        group = ["--gid", name] if _known(grp.getgrnam, name) else ["--user-group"]
         _retried(
             ["useradd", "--system", *group, *_NO_HOME, "--shell", "/bin/sh", "--comment", COMMENT, name],
-            until=partial(_exists, name),
+            until=partial(_known, pwd.getpwnam, name),
         )
 
 
@@ -74,7 +74,7 @@ def forget() -> list[str]:
 
 def remove(name: str) -> None:
     """Removes a user that `ensure` made. LabError if userdel refuses."""
-    _retried(["userdel", name], until=partial(_absent, name))
+    _retried(["userdel", name], until=lambda: not _known(pwd.getpwnam, name))
 
 
 def check_reachable(root: Path) -> None:
@@ -99,21 +99,9 @@ def _retried(command: list[str], until: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-def _exists(name: str) -> bool:
+def _known(look_up: Callable[[str], object], name: str) -> bool:
     try:
-        pwd.getpwnam(name)
-    except KeyError:
-        return False
-    return True
-
-
-def _absent(name: str) -> bool:
-    return not _exists(name)
-
-
-def _group_exists(name: str) -> bool:
-    try:
-        grp.getgrnam(name)
+        look_up(name)
     except KeyError:
         return False
     return True

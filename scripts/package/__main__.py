@@ -38,8 +38,13 @@ def deb(output: Path, python: str, make_environment: tree.MakeEnvironment) -> Pa
         control.mkdir(mode=0o755)
         major, minor = _version_of(python)
         text = (HERE / "debian/control").read_text()
-        values = {"VERSION": f"{tree.version()}-{RELEASE}", "ARCHITECTURE": architecture, "SIZE": str(size_kib),
-                  "PYTHON": f"{major}.{minor}", "NEXT_PYTHON": f"{major}.{minor + 1}"}  # fmt: skip
+        values = {
+            "VERSION": f"{tree.version()}-{RELEASE}",
+            "ARCHITECTURE": architecture,
+            "SIZE": str(size_kib),
+            "PYTHON": f"{major}.{minor}",
+            "NEXT_PYTHON": f"{major}.{minor + 1}",
+        }
         for name, value in values.items():
             text = text.replace(f"@{name}@", value)
         (control / "control").write_text(text)
@@ -48,10 +53,8 @@ def deb(output: Path, python: str, make_environment: tree.MakeEnvironment) -> Pa
             shutil.copyfile(HERE / "debian" / script, control / script)
             (control / script).chmod(0o755)
         built = output / f"malletrain_{values['VERSION']}_{architecture}.deb"
-        subprocess.run(
-            ["dpkg-deb", "--root-owner-group", "-Zxz", "-z2", "--threads-max=2", "--build", staged, built],
-            check=True, stdout=subprocess.DEVNULL,
-        )  # fmt: skip
+        build = ["dpkg-deb", "--root-owner-group", "-Zxz", "-z2", "--threads-max=2", "--build"]
+        subprocess.run([*build, staged, built], check=True, stdout=subprocess.DEVNULL)
     return built
 
 
@@ -59,13 +62,16 @@ def rpm(output: Path, python: str) -> Path:
     """Build the RPM; where it lies. The environment is made by the specification, from this checkout."""
     major, minor = _version_of(python)
     with tempfile.TemporaryDirectory() as scratch:
-        subprocess.run(
-            ["rpmbuild", "-bb", "--quiet", "--define", f"_topdir {scratch}", "--define", f"checkout {tree.ROOT}",
-             "--define", f"project_version {tree.version()}", "--define", f"package_release {RELEASE}",
-             "--define", f"python {python}", "--define", f"python_version {major}.{minor}",
-             HERE / "rpm/malletrain.spec"],
-            check=True,
-        )  # fmt: skip
+        values = {
+            "_topdir": scratch,
+            "checkout": tree.ROOT,
+            "project_version": tree.version(),
+            "package_release": RELEASE,
+            "python": python,
+            "python_version": f"{major}.{minor}",
+        }
+        defined = [word for name, value in values.items() for word in ("--define", f"{name} {value}")]
+        subprocess.run(["rpmbuild", "-bb", "--quiet", *defined, HERE / "rpm/malletrain.spec"], check=True)
         (made,) = Path(scratch).glob("RPMS/*/*.rpm")
         return Path(shutil.copy(made, output))
 

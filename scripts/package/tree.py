@@ -125,11 +125,8 @@ def _move(home: Path, python: str) -> None:
     for name in (home / "bin").glob("python*"):
         name.unlink()
         name.symlink_to(python if name.name == "python3" else "python3")
-    subprocess.run(
-        [python, "-m", "compileall", "-q", "-j", "0", "--invalidation-mode", "unchecked-hash", "-s", home, "-p", HOME,
-         home / "lib"],
-        check=True,
-    )  # fmt: skip
+    compile_all = [python, "-m", "compileall", "-q", "-j", "0", "--invalidation-mode", "unchecked-hash"]
+    subprocess.run([*compile_all, "-s", home, "-p", HOME, home / "lib"], check=True)
 
 
 def _copy(source: Path, target: Path) -> None:

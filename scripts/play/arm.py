@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 import threading
 import time
 from collections.abc import Sequence
@@ -27,6 +28,10 @@ STARTED = re.compile(
 )
 _RPC = re.compile(r"\s+([A-Z_]+)\s+\(\s*\d+\) count:(\d+)\s+ave_time:\d+\s+total_time:(\d+)")
 _FIELD = re.compile(r"(?:^| )([A-Za-z]+)=(\S*)")
+
+
+#: Its script lets pilots skip prolog and epilog.
+RECIPE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "admin-slurm.md"
 
 
 def lab_config(nodes: int, profile: str, *, preemption: bool) -> LabConfig:
@@ -193,3 +198,24 @@ def _moment(text: str) -> float:
 def labs_up(stack: ExitStack, directory: Path, configs: dict[str, LabConfig]) -> dict[str, Lab]:
     """The labs of all arms, taken down by `stack`."""
     return {name: stack.enter_context(Lab.up(directory / name, config)) for name, config in configs.items()}
+
+
+def epilog_wrapper(text: str, scripts: Path, which: str) -> str:
+    """The document's script for `which` (prolog or epilog), its folder /etc/slurm put at `scripts`."""
+    found = re.search(r"```sh\n( *#!/bin/sh\n *# /etc/slurm/epilog.*?)```", text, re.DOTALL)
+    if found is None:
+        raise SystemExit(f"{RECIPE} has no script that begins with `# /etc/slurm/epilog`")
+    return textwrap.dedent(found[1]).rstrip(" ").replace("epilog", which).replace("/etc/slurm", str(scripts))
+
+
+def skip_epilog(lab: Lab) -> None:
+    """Let pilots skip the lab's own prolog and epilog: put the script before them. slurmd reads them at each job."""
+    scripts = lab.path / "scripts"
+    for which in ("prolog", "epilog"):
+        own = scripts / which
+        own.rename(scripts / f"{which}.site")
+        quick = scripts / f"{which}.harvest"
+        quick.write_text("#!/bin/sh\nexit 0\n")
+        own.write_text(epilog_wrapper(RECIPE.read_text(encoding="utf-8"), scripts, which))
+        for each in (own, quick):
+            each.chmod(0o755)

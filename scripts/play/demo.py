@@ -14,9 +14,10 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TypeVar
 
 from malletrain.cli import render
 from malletrain.domain.job import JobPhase
@@ -32,6 +33,11 @@ from scripts.play.site import Site
 from scripts.play.summary import Summary, shortcomings, summarise, words
 from scripts.play.trainings import EPOCHS, Trainings
 
+T = TypeVar("T")
+
+#: Who had which node when.
+PICTURE = Path("/tmp/malletrain-demo.svg")
+
 #: Lengths of the play that jobs may take after it to end: a busy machine trains slowly.
 PATIENCE = 4.0
 
@@ -39,15 +45,14 @@ PATIENCE = 4.0
 def main(argv: Sequence[str] | None = None) -> int:
     """Play, show, sum up. 0 only if everything that the summary promises is so."""
     options = _options(argv)
-    directory = Path(options.directory or tempfile.mkdtemp(prefix="malletrain-demo-", dir="/tmp"))
-    directory.mkdir(exist_ok=True)
+    directory = Path(tempfile.mkdtemp(prefix="malletrain-demo-", dir="/tmp"))
     directory.chmod(0o755)
     jobs, described = _load(options)
     print(f"MalleTrain demo in {directory}: {described}", flush=True)
     with ExitStack() as stack:
         if not options.keep:
             stack.callback(shutil.rmtree, directory, ignore_errors=True)
-        config = LabConfig(nodes=options.nodes, profile=options.profile, users=True, accounting=options.accounting)
+        config = LabConfig(nodes=options.nodes, profile=options.profile, users=True, accounting=True)
         twin = stack.enter_context(
             Lab.up(directory / "twin", LabConfig(nodes=options.nodes, profile=options.profile, users=True))
         )
@@ -56,8 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             stack.callback(lab.down)
         site = Site(
             lab,
-            daemon_user="malletrain" if options.accounting else None,
-            account="harvest" if options.accounting else "",
+            daemon_user="malletrain",
+            account="harvest",
             settings={
                 "loop": ["tick_s = 2.0"],
                 "breaker": ["preemptions_per_hour = 10000"],
@@ -91,20 +96,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=150.0, help="length of the play (default 150)")
     parser.add_argument("--web", action="store_true", help="print a link to the web page; leave it open at the end")
     parser.add_argument("--keep", action="store_true", help="leave the cluster up to play with")
-    parser.add_argument(
-        "--accounting",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="keep accounts, and let the daemon be a mere coordinator (default)",
-    )
-    parser.add_argument(
-        "--picture",
-        type=Path,
-        default=Path("/tmp/malletrain-demo.svg"),
-        help="where the picture goes (default /tmp/malletrain-demo.svg)",
-    )
-    parser.add_argument("--crash", type=float, metavar="S", help="kill -9 the daemon after S seconds, start it again")
-    parser.add_argument("--directory", help="where (default: a new one below /tmp)")
+    parser.add_argument("--picture", type=Path, default=PICTURE, help=f"where it goes (default {PICTURE})")
     return parser.parse_args(argv)
 
 
@@ -143,22 +135,17 @@ def _play(
     for player in players:
         player.start(begin)
     daemon = DaemonClient(Address(site.url), str(lab.munge_socket))
-    crash_at = begin + options.crash if options.crash else None
     page = f"the page, for a minute: {daemon.web_link()[0]}" if options.web else ""
     shown, curve = -1, list[tuple[int, float]]()
     end = begin + options.seconds
     try:
         while True:
-            if crash_at is not None and time.time() > crash_at:
-                crash_at = None
-                site.stop(signal.SIGKILL)
-                site.start()
-            picture = _picture(daemon)
+            picture = _answered(daemon.status)
             if picture is not None:
                 strip.look(max(0.0, time.time() - begin), picture)
                 before, shown = shown, _show(picture, players[0], begin, options.seconds, shown, page)
                 if shown != before:
-                    curve = _measured(daemon, trainings) or curve
+                    curve = _answered(lambda: trainings.curve(daemon)) or curve
                 over = all(JobPhase(job.phase).is_over for job in picture.jobs if job.id == trainings.job)
                 started = all(played.start_s is not None or played.refused for played in players[0].played())
                 if time.time() > end and over and started:
@@ -171,11 +158,9 @@ def _play(
             player.stop()
         stopped = time.time()
         trainings.stop_search()
+    ours, theirs = (player.played() for player in players)
     journal = site.directory / "malletrain.db"
-    return summarise(
-        journal, trainings.job, curve, trainings.found(),
-        players[0].played(), players[1].played(), begin, stopped,
-    )  # fmt: skip
+    return summarise(journal, trainings.job, curve, trainings.found(), ours, theirs, begin, stopped)
 
 
 def _leave_page_open(site: Site, lab: Lab) -> None:
@@ -191,18 +176,11 @@ def _leave_page_open(site: Site, lab: Lab) -> None:
             print()
 
 
-def _picture(daemon: DaemonClient) -> StatusRow | None:
+def _answered(ask: Callable[[], T]) -> T | None:
     try:
-        return daemon.status()
+        return ask()
     except WireError:
-        return None  # the daemon is being started again
-
-
-def _measured(daemon: DaemonClient, trainings: Trainings) -> list[tuple[int, float]]:
-    try:
-        return trainings.curve(daemon)
-    except WireError:
-        return []  # the daemon is being started again
+        return None  # it is busy: the next look tells
 
 
 def _show(picture: StatusRow, player: Player, begin: float, seconds: float, shown: int, page: str) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from malletrain.loop.trackers.queue_promise import lower_share
+from scripts.bench.shared import bootstrap
 
 #: The arms: the first is what the others are compared with, the second its twin: the noise floor.
 BASE, TWIN, PREEMPTION, PILOTS = "none", "twin", "preemption", "pilots"
@@ -93,17 +93,21 @@ def quantile(values: Sequence[float], share: float) -> float:
     return float(np.quantile(values, share))
 
 
-def interval(
-    values: Sequence[float], figure: Callable[[Sequence[float]], float], seed: int = 0, draws: int = 2000
-) -> tuple[float, float]:
-    """The 95 % bootstrap interval of `figure` (Efron's percentile method)."""
-    rng = random.Random(seed)
-    drawn = [figure(rng.choices(values, k=len(values))) for _ in range(draws)]
-    return quantile(drawn, 0.025), quantile(drawn, 0.975)
-
-
 def p99(values: Sequence[float]) -> float:
     return quantile(values, 0.99)
+
+
+#: What a table of `row` has above its columns.
+HEAD = f"{'later than without (s)':36}{'jobs':>6}{'median':>9}{'mean':>9}{'95 % of mean':>20}{'p99':>9}   worst"
+
+
+def row(name: str, later_s: Sequence[float]) -> str:
+    """A line of figures of paired delays."""
+    low, high = bootstrap(later_s)
+    return (
+        f"{name:36}{len(later_s):6d}{median(later_s):+9.2f}{fmean(later_s):+9.2f}"
+        f"{f'{low:+.2f} to {high:+.2f}':>20}{p99(later_s):+9.2f}{max(later_s):+9.2f}"
+    )
 
 
 def summary(runs: Sequence[Run]) -> Iterator[str]:
@@ -116,19 +120,12 @@ def summary(runs: Sequence[Run]) -> Iterator[str]:
     profiles = sorted({run["profile"] for run in runs})
     factors = sorted({round(run["factor"]) for run in runs})
     yield f"{len(runs)} runs of profile {', '.join(profiles)}; {jobs} main jobs; time divided by {factors}"
-    yield f"{'later than without (s)':26}{'jobs':>6}{'median':>9}{'mean':>9}{'95 % of mean':>18}{'p99':>9}   worst"
+    yield HEAD
     labels = list(dict.fromkeys(label for pair in later[PILOTS] for label in pair.labels))
     for label in ["all", *sorted(set(labels) - {"all"})]:
         for arm, found in later.items():
-            values = [pair.later_s for pair in found if label in pair.labels]
-            if not values:
-                continue
-            low, high = interval(values, fmean)
-            name = f"{label}: {arm}"
-            yield (
-                f"{name:26}{len(values):6d}{median(values):+9.2f}{fmean(values):+9.2f}"
-                f"{f'{low:+.2f} to {high:+.2f}':>18}{p99(values):+9.2f}{max(values):+9.2f}"
-            )
+            if values := [pair.later_s for pair in found if label in pair.labels]:
+                yield row(f"{label}: {arm}", values)
     yield from _foreseeable(runs)
     yield from _else(runs)
     yield from _goals(runs, later)
@@ -149,7 +146,7 @@ def _foreseeable(runs: Sequence[Run]) -> Iterator[str]:
                 for run in runs
                 for pair in pairs(run, arm)
                 if (pair.base_s >= SITE_CYCLE_S + SITE_PROLOG_S) is waits
-            ]  # fmt: skip
+            ]
         found = later[PILOTS] or [0.0]
         yield (
             f"{words:44}{len(later[PILOTS]):6d}{fmean(found):+9.2f}{median(found):+9.2f}{max(found):+9.2f}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +14,24 @@ from scripts.play.site import BIN
 Holes = Mapping[str, Sequence[tuple[float, float]]]
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayedSite:
-    """What a replay takes from the site that plays: its malletrain.toml, and Slurm's settings with `epilog_s`."""
-
-    config: Path
-    scheduler: Path
-    seconds: float
-
-
-def from_holes(
-    site: ReplayedSite, holes: Holes, begin: float, trace: Path, costs: Sequence[str]
+def predicted(
+    holes: Holes, begin: float, end: float, folder: Path, config: str, *options: str | Path
 ) -> Mapping[str, Any]:
-    """The harvest as replay has it of these holes; `trace`: a file for them."""
+    """The harvest as replay has it of these holes, with one endless job.
+
+    Args:
+        folder: for its files.
+        config: text of its malletrain.toml.
+        options: more of `malletrain replay`.
+    """
+    trace, settings, answer = folder / "holes.csv", folder / "replay.toml", folder / "replay.json"
     trace.write_text(node_changes(holes, begin))
-    return _replay(site, trace, ["--end", f"{begin + site.seconds:.2f}", *costs])
+    settings.write_text(config)
+    argv: list[str | Path] = [BIN / "malletrain", "replay", trace, "--mix", "endless:1", "--config", settings]
+    argv += ["--end", f"{end:.2f}", *options, "--json", answer]
+    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    found: Mapping[str, Any] = next(iter(json.loads(answer.read_text())["policies"].values()))
+    return found
 
 
 def idle_spans(
@@ -56,14 +58,3 @@ def node_changes(holes: Holes, begin: float) -> str:
     for node, spans in holes.items():
         changes += [(at, node, state) for a, b in spans for at, state in ((a, "idle"), (b, "busy"))]
     return "time,node,state\n" + "".join(f"{at:.2f},{node},{state}\n" for at, node, state in sorted(changes))
-
-
-def _replay(site: ReplayedSite, trace: Path, options: Sequence[str]) -> Mapping[str, Any]:
-    answer, config = trace.with_suffix(".json"), trace.with_suffix(".toml")
-    settings = '[replay]\nlikely_outages = "count"\nprocs_per_node = 1\n'
-    config.write_text(f"{site.config.read_text()}\n{settings}")
-    argv: list[str | Path] = [BIN / "malletrain", "replay", trace, "--mix", "endless:1", "--config", config]
-    argv += ["--scheduler", site.scheduler, *options, "--json", answer]
-    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    found: Mapping[str, Any] = next(iter(json.loads(answer.read_text())["policies"].values()))
-    return found

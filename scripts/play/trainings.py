@@ -77,8 +77,11 @@ class Trainings:
         self._log = (self._folder / "search.log").open("w")
         self._search = self._site.lab.popen(
             ["setpriv", "--pdeathsig", "TERM", BIN / "malletrain", "study", "run", self._program, "--hours=1"],
-            user=self._user, cwd=self._folder, stdout=self._log.fileno(), stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            user=self._user,
+            cwd=self._folder,
+            stdout=self._log.fileno(),
+            stderr=subprocess.STDOUT,
+        )
 
     def stop_search(self) -> None:
         """End the search as Ctrl-C does; its running trials are cancelled."""
@@ -112,6 +115,8 @@ class Trainings:
         """What the job prints when it is run on one node, without a daemon."""
         done = subprocess.run(
             [sys.executable, self._program, f"--epochs={EPOCHS}", "--sample-s=0"],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         return done.stdout

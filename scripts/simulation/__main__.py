@@ -38,8 +38,13 @@ _CHUNK = 25
 NEWEST = list(PROFILES)[-1]
 #: How the jobs of a history change size, by turns.
 KINDS = (
-    (Elastic.LIVE,), (Elastic.RESTART,), (Elastic.LIVE,), (Elastic.TASKS,), (Elastic.LIVE,), tuple(Elastic),
-)  # fmt: skip
+    (Elastic.LIVE,),
+    (Elastic.RESTART,),
+    (Elastic.LIVE,),
+    (Elastic.TASKS,),
+    (Elastic.LIVE,),
+    tuple(Elastic),
+)
 
 
 @dataclass
@@ -55,13 +60,9 @@ class Found:
 
     def add(self, again: str, history: History) -> None:
         """One more history; `again`: the options that play it again."""
-        self.histories += 1
-        self.crash_points += history.crash_points
-        self.kills += len(history.kills)
-        self.simulated_s += history.seconds
-        self.faults += history.faults
-        if history.violations:
-            self.broken[again] = history.violations
+        broken = {again: history.violations} if history.violations else {}
+        kills, seconds = len(history.kills), history.seconds
+        self.merge(Found(1, history.crash_points, kills, seconds, history.faults, broken))
 
     def merge(self, other: Found) -> None:
         """All of another search too."""
@@ -157,10 +158,14 @@ def main() -> int:
             if sys.stderr.isatty():
                 print(f"\r{found.histories} of {last - first}", end="", file=sys.stderr, flush=True)
     summary = {
-        "histories": found.histories, "broken": len(found.broken), "crash_points_passed": found.crash_points,
-        "daemons_killed": found.kills, "simulated_hours": round(found.simulated_s / 3600, 1),
-        "faults": dict(sorted(found.faults.items())), "seconds": round(time.monotonic() - began, 1),
-    }  # fmt: skip
+        "histories": found.histories,
+        "broken": len(found.broken),
+        "crash_points_passed": found.crash_points,
+        "daemons_killed": found.kills,
+        "simulated_hours": round(found.simulated_s / 3600, 1),
+        "faults": dict(sorted(found.faults.items())),
+        "seconds": round(time.monotonic() - began, 1),
+    }
     print(json.dumps(summary) if asked.json else "\n".join(f"{name}: {value}" for name, value in summary.items()))
     return 1 if found.broken else 0
 

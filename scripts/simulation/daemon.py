@@ -53,14 +53,17 @@ class SimulatedDaemon:
         secrets = itertools.count()
         begun = _from_image(journal, number)
         self.members = Membership(
-            MembershipSettings(), clock, lambda claim: admit(self.loop.views, claim),
-            last_worlds(journal.read(begun.seq), begun.worlds), holding=lambda job: holding(self.loop.views, job),
+            MembershipSettings(),
+            clock,
+            lambda claim: admit(self.loop.views, claim),
+            last_worlds(journal.read(begun.seq), begun.worlds),
+            holding=lambda job: holding(self.loop.views, job),
             make_secret=lambda: f"{number}.{next(secrets)}",
             reserve=lambda job, until: self.loop.reserve_generations(job, until),  # noqa: PLW0108 - made below
-        )  # fmt: skip
+        )
         self.gate = WorkersGate(
             self.members, threading.RLock(), self._persist, clock, ReportBudget(_UNBOUNDED, clock)
-        )  # fmt: skip
+        )
         self._keeper = JournalKeeper(cast(SqliteJournal, journal), cast(Metrics, NoMetrics()), 0.0, clock.elapsed)
         self.loop = Loop(slurm, self.gate, self._keeper, clock, policy("exact"), rules)
         self.loop.restore(begun.ledger)

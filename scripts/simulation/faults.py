@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 
 class DaemonKilled(BaseException):
@@ -66,24 +67,35 @@ class FaultRates:
 
     def scaled(self, factor: float) -> FaultRates:
         """All faults but the main queue's `factor` times as often."""
-        return FaultRates(
-            self.daemon_kill * factor, self.daemon_away_s, min(0.5, self.lost_answer * factor),
-            self.slurm_silent * factor, self.node_down * factor, self.worker_kill * factor,
-            self.worker_term * factor, self.worker_freeze * factor, self.cut * factor, min(0.9, self.delay * factor),
-            min(0.9, self.doubled * factor), self.main_job, self.clock_step * factor, self.cancel * factor,
-            self.partition * factor, self.exile * factor, self.reused_id,
-            self.lost_state * factor, self.journal_busy * factor, self.daemon_stall * factor,
-            min(0.5, self.echo * factor), min(0.5, self.late_answer * factor),
-            self.taken,
-        )  # fmt: skip
+        more = {
+            each.name: min(_MOST.get(each.name, math.inf), factor * getattr(self, each.name))
+            for each in fields(self)
+            if each.name not in _AS_THEY_ARE
+        }
+        return replace(self, **more)
 
+
+#: What is not scaled, and the largest chances.
+_AS_THEY_ARE = ("daemon_away_s", "main_job", "reused_id", "taken")
+_MOST = {"lost_answer": 0.5, "delay": 0.9, "doubled": 0.9, "echo": 0.5, "late_answer": 0.5}
 
 #: What one machine does to itself, so often that two faults regularly meet.
 FAULTS_OF_ONE = FaultRates(
-    daemon_kill=0.01, daemon_away_s=30.0, lost_answer=0.02, slurm_silent=0.01, node_down=0.005, worker_kill=0.02,
-    worker_term=0.01, worker_freeze=0.01, cut=0.01, delay=0.2, doubled=0.05, main_job=0.04, clock_step=0.003,
+    daemon_kill=0.01,
+    daemon_away_s=30.0,
+    lost_answer=0.02,
+    slurm_silent=0.01,
+    node_down=0.005,
+    worker_kill=0.02,
+    worker_term=0.01,
+    worker_freeze=0.01,
+    cut=0.01,
+    delay=0.2,
+    doubled=0.05,
+    main_job=0.04,
+    clock_step=0.003,
     cancel=0.001,
-)  # fmt: skip
+)
 #: Everything at once.
 ALL_FAULTS = replace(FAULTS_OF_ONE, partition=0.01, exile=0.003, reused_id=0.3)
 #: And what the machines of the daemon and of slurmctld lose or do late.
@@ -92,9 +104,17 @@ WITH_DISKS = replace(ALL_FAULTS, lost_state=0.003, journal_busy=0.01, daemon_sta
 WITH_LATE_MESSAGES = replace(WITH_DISKS, echo=0.02, late_answer=0.01)
 #: All nodes of a job are taken, again and again, at any moment of what else may happen to it.
 ALL_TAKEN = FaultRates(
-    taken=0.03, worker_freeze=0.01, cut=0.01, delay=0.2, doubled=0.05, main_job=0.003, daemon_kill=0.002,
-    daemon_stall=0.003, partition=0.01, late_answer=0.01,
-)  # fmt: skip
+    taken=0.03,
+    worker_freeze=0.01,
+    cut=0.01,
+    delay=0.2,
+    doubled=0.05,
+    main_job=0.003,
+    daemon_kill=0.002,
+    daemon_stall=0.003,
+    partition=0.01,
+    late_answer=0.01,
+)
 #: By the name that `--faults` takes; after `taken` the later ones have all of the earlier ones' faults.
 PROFILES = {
     "taken": ALL_TAKEN,

@@ -6,14 +6,15 @@ is relaunched the checkpoint, of independent items those that are committed.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from malletrain.domain.job import Elastic
 from malletrain.wire.messages import Failed, Fault, Finished, Left, Plan, Samples, Switched, Warm
 from scripts.simulation.process import Process
-from scripts.simulation.progress import JobProgress
+
+if TYPE_CHECKING:
+    from scripts.simulation.workers import Workers
 
 #: A script saves so often, in steps.
 STEPS_A_SAVE = 40
@@ -27,35 +28,10 @@ MAX_FAILURES, EARLY_FAILURE_S, WAITS_FOR_A_PLAN_S = 3, 60.0, 180.0
 ITEM_S, ITEMS_REPORT_S = 1.0, 10.0
 
 
-class Crew(Protocol):
-    """What launchers need of all processes (`scripts.simulation.workers.Workers`)."""
-
-    rng: random.Random
-    now: float
-    step_s: float
-    progress: dict[int, JobProgress]
-
-    def seats(self, plan: Plan) -> list[Process] | None:
-        """The members' processes; None where one is gone."""
-        ...
-
-    def runs(self, process: Process) -> bool:
-        """Whether it lives and is not frozen."""
-        ...
-
-    def all_reach(self, members: Sequence[Process]) -> bool:
-        """Whether each reaches each."""
-        ...
-
-    def answer(self, process: Process, *, whole: bool) -> None:
-        """Answers a check, and submits more tasks where asked."""
-        ...
-
-
 class Launchers:
     """What each does in a step. `end`: called with a process that ends by itself, and its exit status."""
 
-    def __init__(self, crew: Crew, end: Callable[[Process, int], None]) -> None:
+    def __init__(self, crew: Workers, end: Callable[[Process, int], None]) -> None:
         self._crew, self._end = crew, end
 
     def act(self, me: Process) -> None:

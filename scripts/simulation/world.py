@@ -20,8 +20,7 @@ from malletrain.wire.messages import Exited, Leaving
 from scripts.simulation.daemon import SimulatedDaemon
 from scripts.simulation.faults import CrashPoints, DaemonKilled, FaultRates, drawn
 from scripts.simulation.ports import DaemonsJournal, DaemonsSlurm, SimulatedClock
-from scripts.simulation.process import Process
-from scripts.simulation.progress import JobProgress
+from scripts.simulation.process import JobProgress, Process
 from scripts.simulation.workers import Workers
 
 START = 1_000_000.0
@@ -302,9 +301,15 @@ class _World:
         for part, node in enumerate(nodes):
             hello_at = now + self.rng.uniform(0.2, 3.0)
             process = Process(
-                job, UID, pilot_name(task, part), self.runs[task], node, hello_at,
-                hello_at + self.rng.uniform(0.5, 5.0), elastic=self._elastic(job),
-            )  # fmt: skip
+                job,
+                UID,
+                pilot_name(task, part),
+                self.runs[task],
+                node,
+                hello_at,
+                hello_at + self.rng.uniform(0.5, 5.0),
+                elastic=self._elastic(job),
+            )
             self.processes_of.setdefault(task, {})[process.pilot] = process
             self.workers.spawn(process)
         self.runs[task] += 1
@@ -595,6 +600,15 @@ def play(
 
 def _main(number: int, nodes: int) -> SlurmJob:
     return SlurmJob(
-        str(number), number, "bob", "main", "batch", "normal", SlurmState.PENDING, reason="Resources",
-        node_count=nodes, time_limit_s=600.0, priority=100,
-    )  # fmt: skip
+        str(number),
+        number,
+        "bob",
+        "main",
+        "batch",
+        "normal",
+        SlurmState.PENDING,
+        reason="Resources",
+        node_count=nodes,
+        time_limit_s=600.0,
+        priority=100,
+    )

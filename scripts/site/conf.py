@@ -18,16 +18,27 @@ DOCS = ROOT / "docs"
 
 #: The navigation: a caption, and its pages in order or the folder whose pages it has.
 NAVIGATION: dict[str, list[str] | str] = {
-    "Quick starts": [f"quick-start/{name}.md" for name in
-                     ("sysadmin", "researcher", "analyst", "transcript-sysadmin", "transcript-researcher")],
+    "Quick starts": [
+        f"quick-start/{name}.md"
+        for name in ("sysadmin", "researcher", "analyst", "transcript-sysadmin", "transcript-researcher")
+    ],
     "Learn": ["tutorial.md", "gallery.md"],
     "How-to": "how-to",
     "Look up": "reference",
     "Understand": "explanation",
     "Decisions": "adr",
-    "About": ["figures.md", "faq.md", "architecture.md", "glossary.md", "security.md", "reliability.md",
-              "contributing.md", "CHANGELOG.md", "SECURITY.md"],
-}  # fmt: skip
+    "About": [
+        "figures.md",
+        "faq.md",
+        "architecture.md",
+        "glossary.md",
+        "security.md",
+        "reliability.md",
+        "contributing.md",
+        "CHANGELOG.md",
+        "SECURITY.md",
+    ],
+}
 
 #: Pages that lie outside docs, by their name on the site.
 OUTSIDE = {"index.md": ROOT / "README.md", "CHANGELOG.md": ROOT / "CHANGELOG.md", "SECURITY.md": ROOT / "SECURITY.md"}

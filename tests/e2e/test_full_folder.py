@@ -47,7 +47,13 @@ def test_a_full_folder_is_said_and_harms_nobody(lab_factory: LabFactory) -> None
         with Site(lab, settings=SETTINGS) as site:
             site.start()
             command = shlex.join(
-                [sys.executable, f"{ROOT}/scripts/chaos/trainee.py", "--epochs=20", "--sample-s=0.004"]
+                [
+                    sys.executable,
+                    f"{ROOT}/tests/e2e/paced_training.py",
+                    "--samples=1024",
+                    "--epochs=20",
+                    "--sample-s=0.004",
+                ]
             )
             script = work.parent / "full.sh"
             # Slurm's output lies in the same folder, as it does by default.

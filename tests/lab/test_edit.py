@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from scripts.lab import Change, Lab, LabError, UsageError
-from scripts.lab.edit import changed
+from scripts.lab.conf import changed
 
 TEXT = """\
 ClusterName=lab

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.lab.publish import publish
+from scripts.lab.layout import publish
 
 
 def mode(path: Path) -> int:

@@ -13,12 +13,12 @@ from malletrain.domain.job import ThroughputSample
 from malletrain.learn.curve import CurveFit, fit_curve
 from malletrain.learn.curve_families import Scaling, width_factor
 from malletrain.learn.value_of_information import information_values
-from scripts.bench import extrapolation
+from scripts.bench import curves as curves_bench
 
 
 def weak(rates: Mapping[int, float]) -> CurveFit:
     """The fit of windows whose batch a node is fixed."""
-    return extrapolation.fitted(dict(rates))
+    return curves_bench.fitted(dict(rates))
 
 
 def relative_width(found: CurveFit, nodes: int) -> float:
@@ -29,7 +29,7 @@ def relative_width(found: CurveFit, nodes: int) -> float:
 @pytest.mark.data
 def test_the_band_holds_nine_tenths_of_every_published_family(data_dir: Path) -> None:
     """Within .05; of the seven ImageNet curves and of Gavel's 35 to 38 one miss more or less is .03."""
-    rows = extrapolation.rows_of(extrapolation.tables(data_dir), extrapolation.GIVEN)
+    rows = curves_bench.rows_beyond(data_dir)
     assert len(rows) == 6
     for name, row in rows.items():
         assert 0.85 <= round(row["coverage"], 2) <= 0.95, name

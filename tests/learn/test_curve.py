@@ -20,7 +20,7 @@ from malletrain.domain.job import ThroughputSample
 from malletrain.learn.curve import CurveFit, Estimate, fit_curve
 from malletrain.learn.curve_families import Scaling
 from malletrain.learn.samples import accepted_rates, keep_sample, scaling_of
-from scripts.bench import extrapolation
+from scripts.bench import curves as curves_bench
 
 Model = TypeVar("Model", str, tuple[str, int, int])
 
@@ -288,7 +288,7 @@ def test_pollux_models(data_dir: Path) -> None:
 @pytest.mark.data
 def test_strong_scaling_is_extrapolated_better_than_by_any_law(data_dir: Path) -> None:
     """From 1, 2 and 4 nodes to 6-16 at a fixed total batch."""
-    row = extrapolation.measured(extrapolation.tables(data_dir)["T4 strong"], (1, 2, 4), strong=True)
+    row = curves_bench.rows_beyond(data_dir)["T4 strong"]
     assert row["error"]["curves"] < row["error"]["USL"] < row["error"]["power"]
     assert row["coverage"] >= 0.85
     assert row["lost"]["curves"] < 0.06
@@ -323,5 +323,5 @@ def test_what_is_fixed_decides_how_a_bent_curve_goes_on() -> None:
 @pytest.mark.data
 def test_regular_curves_are_extrapolated_no_worse_than_by_the_best_law(data_dir: Path) -> None:
     """ImageNet's models grow as a power: the median of the mixture is not moved by the few shapes that peak."""
-    row = extrapolation.measured(extrapolation.tables(data_dir)["V100, ImageNet"], (1, 2, 4))
+    row = curves_bench.rows_beyond(data_dir)["V100, ImageNet"]
     assert row["error"]["curves"] < min(row["error"][law] for law in ("Amdahl", "USL", "power"))

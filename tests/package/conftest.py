@@ -9,8 +9,8 @@ import pytest
 
 from scripts.package import tree
 from scripts.package.__main__ import deb
-from scripts.package.clean_root import CleanRoot, CleanRootError, missing
-from scripts.package.first_job import CACHE
+from tests.package.clean_root import CleanRoot, CleanRootError, missing
+from tests.package.first_job import CACHE
 
 
 @pytest.fixture(scope="session")

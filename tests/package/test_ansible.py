@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scripts.package import tree
-from scripts.package.clean_root import CleanRoot
+from tests.package.clean_root import CleanRoot
 
 ROLE = tree.ROOT / "site-configs/ansible"
 

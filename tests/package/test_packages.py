@@ -12,8 +12,8 @@ import pytest
 
 from scripts.package import tree
 from scripts.package.__main__ import deb, rpm
-from scripts.package.clean_root import CleanRoot
-from scripts.package.first_job import PAGES, ROLES, commands_of, follow, mark_of, minutes_in_transcript
+from tests.package.clean_root import CleanRoot
+from tests.package.first_job import PAGES, ROLES, commands_of, follow, mark_of, minutes_in_transcript
 
 PYTHON = "/usr/bin/python3"
 SCRIPTS = tree.ROOT / "scripts/package"
@@ -97,7 +97,7 @@ def test_the_rpm_specification_names_every_file(staged: Path) -> None:
 def test_the_transcript_is_of_the_quick_start_as_it_is(role: str) -> None:
     text = (PAGES / f"transcript-{role}.md").read_text()
     assert mark_of(commands_of(PAGES / f"{role}.md")) in text, (
-        "make it anew: python3 -m scripts.package.first_job --write"
+        "make it anew: python3 -m tests.package.first_job --write"
     )
     assert minutes_in_transcript(text) < ROLES[role][1]
 

@@ -12,24 +12,23 @@ from pathlib import Path
 import pytest
 
 from scripts.lab import Lab, LabConfig, LabError
-from scripts.play.releases import EARLIER, install
 from scripts.play.site import Site
+from tests.package.earlier_release import EARLIER, install
 from tests.slurm_fixtures import LabFactory
 
 pytestmark = [pytest.mark.slurm, pytest.mark.alone, pytest.mark.nightly]
 
 ROOT = Path(__file__).resolve().parents[2]
 EPOCHS = 40
+TRAINING = (sys.executable, f"{ROOT}/tests/e2e/paced_training.py", "--samples=1024", f"--epochs={EPOCHS}")
 
 
 def submit(site: Site, name: str, release: Path, workers_of: Path | None) -> int:
     """Submit a training job by `release`'s mtbatch; with `workers_of`, its launcher and workers are of that one."""
     home = Path(site.lab.env_for("alice")["HOME"])
-    trainee = shlex.join(
-        [sys.executable, f"{ROOT}/scripts/chaos/trainee.py", f"--epochs={EPOCHS}", "--sample-s=0.004"]
-    )
+    training = shlex.join([*TRAINING, "--sample-s=0.004"])
     script = home / f"{name}.sh"
-    script.write_text(f"#!/bin/bash\n#MALLETRAIN --nodes=1-2 --tasks=20\n{trainee}\n")
+    script.write_text(f"#!/bin/bash\n#MALLETRAIN --nodes=1-2 --tasks=20\n{training}\n")
     program = f"import sys; sys.path.insert(0, {str(release)!r}); from malletrain.cli.mtbatch import main; main()"
     environment = [f"PYTHONPATH={workers_of}"] if workers_of else []
     command: list[str | Path] = ["env", *environment, sys.executable, "-c", program, "--parsable", script]
@@ -60,10 +59,10 @@ def releases_of_workers(lab: Lab) -> set[str]:
     for process in Path("/proc").glob("[0-9]*"):
         try:
             environment = (process / "environ").read_bytes().split(b"\0")
-            is_trainee = b"trainee.py" in (process / "cmdline").read_bytes()
+            is_training = b"paced_training.py" in (process / "cmdline").read_bytes()
         except OSError:
             continue
-        if is_trainee and f"SLURM_CONF={lab.path}/slurm.conf".encode() in environment:
+        if is_training and f"SLURM_CONF={lab.path}/slurm.conf".encode() in environment:
             found |= {each.partition(b"=")[2].decode() for each in environment if each.startswith(b"PYTHONPATH=")}
     return found
 
@@ -101,10 +100,7 @@ def test_pilots_of_two_releases_under_daemons_of_two(lab_factory: LabFactory) ->
             lab.wait_for(partial(is_over, site, job), 400, f"job {job} ends")
             assert row(site, job)["phase"] == "completed", row(site, job)
         out = Path(lab.env_for("alice")["HOME"]) / "static.json"
-        command = [
-            sys.executable, f"{ROOT}/scripts/chaos/trainee.py", f"--epochs={EPOCHS}", "--sample-s=0", f"--out={out}",
-        ]  # fmt: skip
-        lab.run(command, user="alice", timeout=300)
+        lab.run([*TRAINING, "--sample-s=0", f"--out={out}"], user="alice", timeout=300)
         static = json.loads(out.read_text())
         for job in (old, new, late):
             result = row(site, job)["result"]

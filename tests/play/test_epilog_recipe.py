@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.play.skipped_epilog import RECIPE, wrapper
+from scripts.play.arm import RECIPE, epilog_wrapper
 
 
 @pytest.mark.parametrize("which", ["prolog", "epilog"])
@@ -21,7 +21,7 @@ def test_the_recipe_runs_the_script_of_the_partition(
         script.write_text(f"#!/bin/sh\necho {each} $SLURM_JOB_ID\nexit 7\n")
         script.chmod(0o755)
     own = tmp_path / which
-    own.write_text(wrapper(RECIPE.read_text(encoding="utf-8"), tmp_path, which))
+    own.write_text(epilog_wrapper(RECIPE.read_text(encoding="utf-8"), tmp_path, which))
     own.chmod(0o755)
     environ = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "12"}
     if partition is not None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import pytest
 
+from scripts.bench.shared import bootstrap
 from scripts.play.arm import STARTED, rpcs_by_kind
-from scripts.play.harm import ARMS, BASE, PILOTS, TWIN, interval, lost, p99, pairs, quantile, summary
+from scripts.play.harm import ARMS, BASE, PILOTS, TWIN, lost, p99, pairs, quantile, summary
 from scripts.play.load import Kind, MainJob, of_all_kinds
 
 FIXTURES = Path(__file__).parents[1] / "slurm" / "fixtures"
@@ -81,8 +81,8 @@ def test_quantiles_lie_between_values_in_proportion() -> None:
 def test_the_interval_holds_the_mean_about_as_often_as_it_says() -> None:
     rng = random.Random(7)
     held = 0
-    for seed in range(60):
-        low, high = interval([rng.gauss(1.0, 2.0) for _ in range(80)], fmean, seed, draws=300)
+    for _ in range(60):
+        low, high = bootstrap([rng.gauss(1.0, 2.0) for _ in range(80)])
         held += low <= 1.0 <= high
     assert held >= 50  # 95 % of 60 are 57
 

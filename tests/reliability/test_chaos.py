@@ -19,7 +19,6 @@ from malletrain.domain.event import DaemonStarted, Event
 from malletrain.store.journal import SqliteJournal, read_events
 from scripts.chaos import faults
 from scripts.chaos.__main__ import play
-from scripts.chaos.evidence import keep
 from scripts.chaos.faults import (
     Chaos,
     daemon_frozen,
@@ -32,8 +31,7 @@ from scripts.chaos.faults import (
     work_folder_full,
 )
 from scripts.chaos.laws import Outcome
-from scripts.chaos.network import Network
-from scripts.chaos.scene import MainQueue, Scene
+from scripts.chaos.scene import MainQueue, Network, Scene, keep
 from scripts.lab import Lab, LabError, UsageError
 from scripts.lab.node_network import DAEMON
 from tests.small_disk import small_disk as small_disk

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.simulation.power_loss import Call, record, search
+from tests.reliability.power_loss import Call, record, search
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ from malletrain.domain.job import Elastic
 from malletrain.loop.membership.machine import JobMachine
 from scripts.simulation import world
 from scripts.simulation.__main__ import Found, crash_points, random_histories
-from scripts.simulation.departures import Departures
 from scripts.simulation.faults import (
     ALL_FAULTS,
     FAULTS_OF_ONE,
@@ -20,6 +19,7 @@ from scripts.simulation.faults import (
     WITH_LATE_MESSAGES,
     FaultRates,
 )
+from scripts.simulation.workers import Departures
 from scripts.simulation.world import ONE_BY_ONE, SHORT, WIDE, Setting, play
 
 #: Histories that broke a law before it was mended, with the factor of `FAULTS_OF_ONE` that they had:

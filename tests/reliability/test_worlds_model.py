@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scripts.simulation.worlds_model import Rules, search
+from tests.reliability.worlds_model import Rules, search
 
 
 def test_no_state_has_two_worlds_and_none_is_a_dead_end() -> None:

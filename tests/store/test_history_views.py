@@ -11,7 +11,7 @@ import pytest
 from malletrain.domain.event import EventKind
 from malletrain.store.history_views import StoreHistory
 from malletrain.store.journal import SqliteJournal
-from scripts.play.invented_past import InventedMachine
+from tests.web.invented_past import InventedMachine
 from tests.world import data_of
 
 NOW = 1_700_000_000.0

@@ -9,9 +9,9 @@ import pytest
 
 from malletrain.domain.event import Event, JobAnnounced, JobFailed, JobHeld
 from malletrain.domain.job import MalleableJob
-from scripts.play.invented_past import InventedMachine
-from scripts.play.page_server import PageServer
 from tests.browser import Browser, chromium, is_there
+from tests.web.invented_past import InventedMachine
+from tests.web.page_server import PageServer
 
 HOSTILE = (
     "<img src=x onerror=window.pwned=1>",

@@ -1,7 +1,7 @@
 """How long a resize stops training: grow 2 -> 4, shrink 4 -> 2, kill -9 and SIGSTOP one of 4.
 
     python -m scripts.bench.elastic.resize [--repeats 10] [--width 4166] [--small 2] [--large 4]
-        [--only nothing,shrink,grow,kill,stop] [--keep FILE] [--batch 64] [--device cpu]
+        [--only nothing,shrink,grow,kill,stop] [--device cpu]
 
 Real processes over loopback, the real protocol, the environment that a pilot's launcher gives. Each step's excess is
 its time beyond the median of its own world. Pause: the greatest excess of a step on the oldest member, from the event
@@ -11,10 +11,6 @@ it was given up.
 
 Nothing: the same reckoning around a moment in which nothing happens, over as many steps: what noise alone comes to.
 
---keep: rows are added to FILE as they come; another call goes on from what is there.
-
-Growing is compared with a model: 1.5 x bytes / bandwidth + 50 ms, where bytes are those of the state that a newcomer
-gets (parameters and momentum), and the bandwidth is that of one pair of members before anything else runs.
 --device cuda: all workers share one GPU, by NCCL over loopback; `--width 12700` makes 1.5 GB of state.
 
 350 million parameters: `--width 17713 --small 1 --large 2 --only grow,shrink`; some 8 GB for each worker.
@@ -26,26 +22,16 @@ import argparse
 import itertools
 import json
 import os
-import secrets
 import signal
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
-from datetime import timedelta
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-import torch
-
 from malletrain.domain.event import EventKind
-from malletrain.elastic.comm.authentication import Meeting
-from malletrain.elastic.comm.background import all_closed
-from malletrain.elastic.comm.gloo_group import make_group
-from malletrain.elastic.comm.peer_store import StoreServer
-from malletrain.elastic.state.transfer import PIECE_BYTES
 from malletrain.loop.membership.admission import Claim
 from malletrain.loop.membership.state import MembershipSettings
 from scripts.lab.ports import free_port
@@ -62,15 +48,14 @@ AROUND = 5
 class Field:
     """So many seats, of which the oldest stay."""
 
-    def __init__(self, directory: Path, width: int, seats: int, *, batch: int, device: str) -> None:
+    def __init__(self, directory: Path, width: int, seats: int, device: str) -> None:
         self.device = device
         self.directory = directory
         self.daemon = Coordinator(free_port())
         self.daemon.start()
         self.pod = Pod(directory)
         self.restarts = dict.fromkeys(range(seats), -1)
-        self.options = ["--width", str(width), "--batch", str(batch), "--stop", str(directory / "stop")]
-        self.options += ["--device", device]
+        self.options = ["--width", str(width), "--stop", str(directory / "stop"), "--device", device]
 
     def _gather(self, seconds: float) -> None:
         """Newcomers wait so long for each other. (Leavers wait for a tenth of it.)"""
@@ -144,39 +129,6 @@ def waited(commits: list[tuple[float, int, int]], at: float, size: int) -> Measu
     return Measured(max(excess), sum(excess), times[first] - at - new)
 
 
-def state_bytes(width: int) -> int:
-    """Parameters of `train_large.build` and their momentum, in float32."""
-    layers = ((1024, width), (width, width), (width, 1024))
-    return 2 * 4 * sum(inputs * outputs + outputs for inputs, outputs in layers)
-
-
-def link_bandwidth(repeats: int = 5) -> float:
-    """Bytes a second from one member to another, by messages as a state takes them; the median of some."""
-    store, took = StoreServer("127.0.0.1"), []
-    meeting = Meeting(store.address, 1, secrets.token_hex())
-    store.trust(meeting)
-    pieces = [torch.zeros(PIECE_BYTES, dtype=torch.uint8) for _ in range(2)]
-
-    def member(rank: int) -> None:
-        group = make_group(meeting, rank, 2, "127.0.0.1", timedelta(seconds=60))
-        for _ in range(repeats + 1):
-            began = time.perf_counter()
-            for _ in range(8):
-                if rank:
-                    group.receive(pieces[1], 0, 1)
-                else:
-                    group.send(pieces[0], 1, 1)
-            took.append(time.perf_counter() - began if rank else 0.0)
-        group.abandon()
-
-    other = threading.Thread(target=member, args=(0,))
-    other.start()
-    member(1)
-    other.join()
-    all_closed(5.0)
-    return 8 * PIECE_BYTES / statistics.median([seconds for seconds in took if seconds][1:])
-
-
 def spread(values: list[float]) -> dict[str, float]:
     return {
         "median": round(statistics.median(values), 3),
@@ -243,16 +195,6 @@ def measure(field: Field, kinds: list[str], small: int, large: int) -> Iterator[
             field.steps_of_size(large, 10, at)
 
 
-def kept(path: Path | None) -> dict[str, list[Measured]]:
-    """What earlier calls have measured."""
-    rows: dict[str, list[Measured]] = {}
-    if path is not None and path.exists():
-        for line in path.read_text().splitlines():
-            row = json.loads(line)
-            rows.setdefault(row["kind"], []).append(Measured(**row["measured"]))
-    return rows
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=10)
@@ -260,18 +202,13 @@ def main() -> None:
     parser.add_argument("--small", type=int, default=2)
     parser.add_argument("--large", type=int, default=4)
     parser.add_argument("--only", default="nothing,shrink,grow,kill,stop")
-    parser.add_argument("--keep", type=Path)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--batch", type=int, default=64, help="samples of a step: how long it takes")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of `finally`: nothing is left running
     small, large = options.small, options.large
-    bandwidth = link_bandwidth()
-    model = 1.5 * state_bytes(options.width) / bandwidth + 0.05
-    print(f"link {bandwidth / 1e9:.2f} GB/s, so growing may take {model:.3f} s", flush=True)
-    results = {kind: kept(options.keep).get(kind, []) for kind in options.only.split(",")}
+    results: dict[str, list[Measured]] = {kind: [] for kind in options.only.split(",")}
     with tempfile.TemporaryDirectory() as directory:
-        field = Field(Path(directory), options.width, large, batch=options.batch, device=options.device)
+        field = Field(Path(directory), options.width, large, options.device)
         try:
             field.add(*range(small))
             wait_until(lambda: len(field.daemon.world()) == small, 120, f"a world of {small}")
@@ -280,11 +217,7 @@ def main() -> None:
             while min(map(len, results.values())) < options.repeats:
                 for kind, row in measure(field, list(results), small, large):
                     results[kind].append(row)
-                    load = os.getloadavg()[0]
-                    print(f"{len(results[kind])} {kind}: {row}, load {load:.1f}", flush=True)
-                    if options.keep:
-                        with options.keep.open("a") as stream:
-                            stream.write(json.dumps({"kind": kind, "load": load, "measured": asdict(row)}) + "\n")
+                    print(f"{len(results[kind])} {kind}: {row}, load {os.getloadavg()[0]:.1f}", flush=True)
         except BaseException:
             field.pod.end()
             print(field.pod.logs()[-6000:])
@@ -292,24 +225,8 @@ def main() -> None:
         finally:
             field.close()
     for kind, rows in results.items():
-        print(
-            json.dumps(
-                {
-                    "kind": kind,
-                    "sizes": [small, large],
-                    "n": len(rows),
-                    **(
-                        {"bandwidth_GB_s": round(bandwidth / 1e9, 2), "model_s": round(model, 3)}
-                        if kind == "grow"
-                        else {}
-                    ),
-                    "pause_s": spread([row.pause_s for row in rows]),
-                    "lost_s": spread([row.lost_s for row in rows]),
-                    "latency_s": spread([row.latency_s for row in rows]),
-                    "detected_s": spread([row.detected_s for row in rows]),
-                }
-            )
-        )
+        figures = {field.name: spread([getattr(row, field.name) for row in rows]) for field in fields(Measured)}
+        print(json.dumps({"kind": kind, "sizes": [small, large], "n": len(rows), **figures}))
 
 
 if __name__ == "__main__":

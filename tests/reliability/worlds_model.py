@@ -1,4 +1,4 @@
-"""All states of the rule that one job never has two worlds: `python -m scripts.simulation.worlds_model`.
+"""All states of the rule that one job never has two worlds: `python -m tests.reliability.worlds_model`.
 
 A small model of `malletrain.loop.membership` and `malletrain.elastic.resize.quorum`, searched exhaustively: workers
 move between the daemon's side of the network and the other at any moment, die, train, and bind themselves to plans

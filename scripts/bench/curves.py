@@ -1,13 +1,14 @@
-"""How near curves come beyond the sizes that were measured: on 1, 2 and 4 nodes, asked about all larger ones.
+"""How near curves come to published measurements, on sizes that were not measured.
 
-    python -m scripts.bench.extrapolation [--data ../shared/data] [--given 1,2,4]
+    python -m scripts.bench.curves [--data ../shared/data]
 
-A row for each set of published measurements:
+Two tables. The first asks for all sizes that were not given, of curves that keep the batch a node: mean absolute
+error, mean over models, and how often the band of nine tenths held the truth. The second is about what lies beyond
+1, 2 and 4 nodes, with a row for each set of published measurements:
 
-- mean absolute error, mean over models, of the estimator (`malletrain.learn.curve`), of Amdahl's law, of Gunther's
-  universal scalability law (USL) and of a power of the nodes, each law fitted to the same sizes by least squares over
-  log throughput;
-- the part of the held-out sizes that lay in the estimator's band of nine tenths, below and above it;
+- the error of the estimator (`malletrain.learn.curve`), of Amdahl's law, of Gunther's universal scalability law (USL)
+  and of a power of the nodes, each law fitted to the same sizes by least squares over log throughput;
+- the part of the held-out sizes that lay in the estimator's band, below and above it;
 - what a job loses on the size that the estimator, or a law, takes for the best of the published ones, as a part of
   what it trains on the truly best, mean over curves.
 
@@ -18,9 +19,6 @@ logarithms of batch and time); all other sets keep the batch a GPU.
 
 from __future__ import annotations
 
-import argparse
-import csv
-import gzip
 import math
 import sys
 from collections import defaultdict
@@ -34,12 +32,19 @@ from numpy.typing import NDArray
 
 from malletrain.domain.job import ThroughputSample
 from malletrain.learn.curve import CurveFit, fit_curve
-from scripts.bench.advisor import Truth, gavel, imagenet, pollux
+from scripts.bench.published import Truth, gavel, imagenet, pollux, pollux_rows
+from scripts.bench.shared import data_options_of
 
 Floats = NDArray[np.float64]
 
-#: Nodes that are measured, by default.
+#: Nodes that are measured where larger ones are asked for.
 GIVEN = (1, 2, 4)
+#: Sets of the first table, and which sizes are given.
+WITHIN = (
+    ("imagenet", imagenet, ((1, 4, 16), (1, 16))),
+    ("pollux", pollux, ((1, 2, 16), (1, 4), (1, 2, 4, 16))),
+    ("gavel", gavel, ((1, 4), (1, 2, 8))),
+)
 #: The set whose total batch is fixed. All others fix the batch a node: Pollux's and ImageNet's say so; Gavel's
 #: profiler adds up the steps/s of all workers, each of which loads batches of the given size (its
 #: scripts/profiling/measure_throughput.py and workloads).
@@ -48,47 +53,41 @@ STRONG = "T4 strong"
 BATCH, STEPS = 1024, 1000
 
 
-def pollux_strong(data: Path, given: Sequence[int] = GIVEN) -> dict[str, Truth]:
+def pollux_strong(data: Path) -> dict[str, Truth]:
     """Samples/s over nodes at a fixed total batch: one curve for each application, GPUs a node (1, 2, 4) and batch.
 
     The batches are those that one node was measured with; a size whose batch a GPU was not between two measured ones
-    is left out, and so is a curve without the given sizes or without a larger one.
+    is left out.
     """
-    times: dict[tuple[str, int, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for name in ("placements", "scalability"):
-        with gzip.open(data / "pollux" / f"{name}.csv.gz", "rt") as file:
-            for row in csv.DictReader(file):
-                nodes, gpus = int(row["nodes"]), int(row["gpus"])
-                if gpus in (nodes, 2 * nodes, 4 * nodes):
-                    times[row["app"], gpus // nodes, nodes][int(row["local_bsz"])].append(float(row["step_time_s"]))
+    times: dict[tuple[str, int], dict[int, dict[int, list[float]]]] = defaultdict(lambda: defaultdict(dict))
+    for row in pollux_rows(data):
+        if each := row.gpus_a_node:
+            times[row.app, each][row.nodes].setdefault(row.batch, []).append(row.step_s)
     found: dict[str, Truth] = {}
-    for app, each in sorted({(app, each) for app, each, _ in times}):
-        for batch in sorted(times.get((app, each, 1), {})):
+    for (app, each), by_nodes in sorted(times.items()):
+        for batch in sorted(by_nodes.get(1, {})):
             truth: dict[int, float] = {}
-            for nodes in sorted(n for a, e, n in times if (a, e) == (app, each)):
-                by_batch = times[app, each, nodes]
+            for nodes, by_batch in sorted(by_nodes.items()):
                 measured, local = sorted(by_batch), batch / nodes
                 if measured[0] <= local <= measured[-1]:
                     log_time = np.interp(
                         math.log(local), np.log(measured), [math.log(median(by_batch[b])) for b in measured]
                     )
                     truth[nodes] = batch * each / math.exp(float(log_time))
-            if set(given) <= set(truth) and max(truth) > max(given):
-                found[f"{app}:{batch * each}:{each}"] = truth
+            found[f"{app}:{batch * each}:{each}"] = truth
     return found
 
 
-def tables(data: Path, given: Sequence[int] = GIVEN) -> dict[str, dict[str, Truth]]:
-    """All sets: by name, the curves (`model:...`) that have the given sizes and larger ones."""
-    found: dict[str, dict[str, Truth]] = {
-        "T4 strong": pollux_strong(data, given), "T4": pollux(data), "V100, ImageNet": imagenet(data)
-    }  # fmt: skip
+def tables(data: Path) -> dict[str, dict[str, Truth]]:
+    """All sets of the second table by name: the curves (`model:...`) that have the given sizes and larger ones."""
+    found = {STRONG: pollux_strong(data), "T4": pollux(data), "V100, ImageNet": imagenet(data)}
     for key, truth in gavel(data).items():
         found.setdefault(key.split(":")[2].upper(), {})[key] = truth
-    return {
-        name: {k: t for k, t in curves.items() if set(given) <= set(t) and max(t) > max(given)}
-        for name, curves in found.items()
-    }
+    return {name: {k: t for k, t in curves.items() if _is_beyond(t)} for name, curves in found.items()}
+
+
+def _is_beyond(truth: Truth) -> bool:
+    return set(GIVEN) <= set(truth) and max(truth) > max(GIVEN)
 
 
 # -- the laws
@@ -100,9 +99,10 @@ def _laws() -> dict[str, tuple[Floats, Floats]]:
     crosstalk = np.concatenate((np.zeros(1), np.geomspace(1e-5, 2, 80)))
     both = np.meshgrid(serial, crosstalk, indexing="ij")
     return {
-        "Amdahl": (serial, np.zeros_like(serial)), "USL": (both[0].ravel(), both[1].ravel()),
+        "Amdahl": (serial, np.zeros_like(serial)),
+        "USL": (both[0].ravel(), both[1].ravel()),
         "power": (np.arange(-1.0, 1.2001, 0.002), np.zeros(0)),
-    }  # fmt: skip
+    }
 
 
 LAWS = _laws()
@@ -137,16 +137,28 @@ def fitted(points: Truth, *, strong: bool = False) -> CurveFit:
     return found
 
 
-def measured(curves: Mapping[str, Truth], given: Sequence[int], *, strong: bool = False) -> dict[str, Any]:
-    """The row of one set of curves; `strong`: their total batch is fixed."""
+def held_out(
+    curves: Mapping[str, Truth], given: Sequence[int], *, strong: bool = False, beyond: bool = False
+) -> dict[str, Any]:
+    """The row of one set of curves, of those that have the given sizes.
+
+    Args:
+        strong: their total batch is fixed.
+        beyond: asked about larger sizes alone, and of laws, too.
+    """
     error: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     lost: dict[str, list[float]] = defaultdict(list)
-    inside, below, above, widths = [], [], [], []
+    inside, below, above = [], [], []
+    count = 0
     for key, truth in sorted(curves.items()):
+        if not set(given) <= set(truth):
+            continue
+        count += 1
         points = {n: truth[n] for n in given}
-        sizes = [n for n in sorted(truth) if n > max(given)]
+        sizes = [n for n in sorted(truth) if n not in given and (n > max(given) or not beyond)]
         estimates = fitted(points, strong=strong).at(sizes)
-        rates = {"curves": [e.rate for e in estimates]} | {law: law_rates(law, points, sizes) for law in LAWS}
+        rates = {"curves": [e.rate for e in estimates]}
+        rates |= {law: law_rates(law, points, sizes) for law in LAWS if beyond}
         for name, found in rates.items():
             error[name][key.split(":")[0]].append(
                 fmean(abs(rate / truth[n] - 1) for rate, n in zip(found, sizes, strict=True))
@@ -154,40 +166,39 @@ def measured(curves: Mapping[str, Truth], given: Sequence[int], *, strong: bool 
             all_rates = points | dict(zip(sizes, found, strict=True))
             chosen = max(sorted(all_rates), key=lambda n: all_rates[n])
             lost[name].append(1 - truth[chosen] / max(truth.values()))
-        for e in estimates:
-            inside.append(e.low <= truth[e.nodes] <= e.high)
-            below.append(truth[e.nodes] < e.low)
-            above.append(truth[e.nodes] > e.high)
-            widths.append(e.high / e.low)
+        inside += [e.low <= truth[e.nodes] <= e.high for e in estimates]
+        below += [truth[e.nodes] < e.low for e in estimates]
+        above += [truth[e.nodes] > e.high for e in estimates]
     return {
-        "curves": len(curves), "sizes": len(inside),
+        "curves": count,
         "error": {name: fmean(fmean(e) for e in by_model.values()) for name, by_model in error.items()},
-        "coverage": fmean(inside), "below": fmean(below), "above": fmean(above), "width": median(widths),
+        "coverage": fmean(inside),
+        "below": fmean(below),
+        "above": fmean(above),
         "lost": {name: fmean(values) for name, values in lost.items()},
-    }  # fmt: skip
+    }
 
 
-def rows_of(sets: Mapping[str, Mapping[str, Truth]], given: Sequence[int]) -> dict[str, dict[str, Any]]:
-    """The row of each set that has curves."""
-    return {name: measured(curves, given, strong=name == STRONG) for name, curves in sets.items() if curves}
+def rows_beyond(data: Path) -> dict[str, dict[str, Any]]:
+    """The rows of the second table."""
+    return {name: held_out(of, GIVEN, strong=name == STRONG, beyond=True) for name, of in tables(data).items()}
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parents[3] / "shared" / "data")
-    parser.add_argument("--given", default="1,2,4", help="sizes that are measured [1,2,4]")
-    options = parser.parse_args()
-    if not options.data.is_dir():
-        print(f"extrapolation: {options.data} holds no measurements: give --data", file=sys.stderr)
-        return 2
-    given = tuple(int(n) for n in options.given.split(","))
-    rows = rows_of(tables(options.data, given), given)
-    laws = ("curves", *LAWS)
-    print("| set | curves | error: " + " / ".join(laws) + " | in the band | truth below, above it | lost by the best "
-          "size: " + " / ".join(laws) + " |\n|---|---|---|---|---|---|")  # fmt: skip
-    for name, row in rows.items():
-        errors = " / ".join(f"{row['error'][law]:.1%}" for law in laws)
-        lost = " / ".join(f"{row['lost'][law]:.1%}" for law in laws)
+    data: Path = data_options_of(__doc__).parse_args().data
+    print("| measured | given | curves | error | in the band |\n|---|---|---|---|---|")
+    for name, read, sizes in WITHIN:
+        for given in sizes:
+            row = held_out(read(data), given)
+            print(
+                f"| {name} | {', '.join(map(str, given))} | {row['curves']} | {row['error']['curves']:.1%} "
+                f"| {row['coverage']:.2f} |"
+            )
+    laws = " / ".join(("curves", *LAWS))
+    print(f"\n| set | curves | error: {laws} | in the band | truth below, above it | lost by the best size: {laws} |")
+    print("|---|---|---|---|---|---|")
+    for name, row in rows_beyond(data).items():
+        errors, lost = (" / ".join(f"{each:.1%}" for each in row[key].values()) for key in ("error", "lost"))
         outside = f"{row['below']:.2f}, {row['above']:.2f}"
         print(f"| {name} | {row['curves']} | {errors} | {row['coverage']:.2f} | {outside} | {lost} |")
     return 0

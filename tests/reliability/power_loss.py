@@ -1,4 +1,4 @@
-"""Power loss at any write of the journal: `python -m scripts.simulation.power_loss [--images N --seed S]`.
+"""Power loss at any write of the journal: `python -m tests.reliability.power_loss [--images N --seed S]`.
 
 A process appends to a journal, checkpoints it and deletes what is old, under strace(1). From its writes and syncs
 come images of the disk as a power loss could have left it: what was synced is there, and of what was not, any part,
@@ -77,7 +77,7 @@ def record(folder: Path, appends: int) -> list[Call]:
         RuntimeError: strace(1) could not trace it, or it failed.
     """
     trace = folder.parent / "trace"
-    here = "scripts.simulation.power_loss"
+    here = "tests.reliability.power_loss"
     code = "from pathlib import Path; from {0} import write_journal; write_journal(Path({1!r}), {2})"
     options = f"-f -y -xx -s 1000000 -e trace={_CALLS} -e signal=none".split()
     command = ["strace", *options, "-o", str(trace), sys.executable]

@@ -1,6 +1,6 @@
 """Follow the quick starts in a clean Debian, and write down what happened and how long it took.
 
-    python3 -m scripts.package.first_job [--package FILE] [--bind PATH]... [--write]
+    python3 -m tests.package.first_job [--package FILE] [--bind PATH]... [--write]
 
 Builds the package unless it is given. Ends with status 1 where a command fails or a page takes longer than promised.
 `--write` replaces the transcripts in docs/quick-start. `--bind`: what the clean root shall see of this machine, as
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from scripts.package import tree
 from scripts.package.__main__ import deb
-from scripts.package.clean_root import CleanRoot, CleanRootError
+from tests.package.clean_root import CleanRoot, CleanRootError
 
 PAGES = tree.ROOT / "docs/quick-start"
 CACHE = Path.home() / ".cache/malletrain"
@@ -103,7 +103,7 @@ def transcript(done: Followed) -> str:
         mark_of([step.commands for step in done.steps]),
         "",
         f"What the commands of [the page]({done.role}.md) printed, as {user}, in a clean Debian 12 with Slurm on two",
-        "cores. Times include pip's downloads, except torch. By `python3 -m scripts.package.first_job --write`.",
+        "cores. Times include pip's downloads, except torch. By `python3 -m tests.package.first_job --write`.",
         "",
         f"Took {int(done.took_s // 60)} min {int(done.took_s % 60)} s (promised: under {minutes} minutes).",
     ]

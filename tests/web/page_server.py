@@ -29,7 +29,7 @@ from malletrain.store.views import StoreViews
 from malletrain.web.page_routes import WebPages
 from malletrain.web.sign_in import SignIn
 from malletrain.wire.rows import ProfileRow, PromiseRow, SizeRow
-from scripts.play.invented_past import USERS, InventedMachine
+from tests.web.invented_past import USERS, InventedMachine
 
 
 class _Shown:
