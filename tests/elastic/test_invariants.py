@@ -38,13 +38,14 @@ DTYPES = [
     torch.int32,
     torch.uint8,
     torch.bool,
+    torch.complex64,
 ]
 
 
 # --- digests ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [*DTYPES, torch.complex64], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_digest_is_that_of_an_equal_tensor_and_no_others(dtype: torch.dtype) -> None:
     tensor = torch.arange(24).reshape(2, 3, 4).to(dtype)
     before = digest([("a", tensor), ("b", tensor)]).total
@@ -64,20 +65,12 @@ def test_elements_that_change_places_are_seen(many: int) -> None:
         assert digest([("a", tensor)]).total != digest([("a", other)]).total
 
 
-def test_one_bit_is_seen() -> None:
-    tensor = torch.ones(1000)
-    changed = tensor.clone()
-    changed[500] = torch.nextafter(torch.tensor(1.0), torch.tensor(2.0))
-    assert digest([("a", tensor)]).total != digest([("a", changed)]).total
-
-
-def test_the_way_a_tensor_lies_in_memory_does_not_count() -> None:
+def test_one_bit_is_seen_and_the_way_a_tensor_lies_in_memory_is_not() -> None:
     tensor = torch.randn(2, 3, 4, 5)
+    changed = tensor.clone()
+    changed[1, 2, 3, 4] = torch.nextafter(tensor[1, 2, 3, 4], torch.tensor(9.0))
     other = tensor.to(memory_format=torch.channels_last)
-    assert digest([("a", tensor)]).total == digest([("a", other)]).total
-
-
-def test_nothing_has_no_digest() -> None:
+    assert digest([("a", tensor)]).total == digest([("a", other)]).total != digest([("a", changed)]).total
     assert digest([]).total == 0
 
 
