@@ -155,17 +155,17 @@ def test_a_schedule_does_not_depend_on_the_batch() -> None:
 
 
 def test_a_schedule_resumes() -> None:
-    ends: list[dict[str, Any]] = []
-    for progress, state in ((7.2, None), (7.9, {})):
-        optimizer, at = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0), _At()
+    def at(progress: float, saved: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The state of a schedule that was taken up again, and has come to here."""
+        optimizer, session = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0), _At()
         optimizer.step()
-        schedule = elastic.Schedule(torch.optim.lr_scheduler.StepLR(optimizer, 3), at)
-        if state is not None:
-            schedule.load_state_dict(ends[0])
-        at.progress = progress
+        schedule = elastic.Schedule(torch.optim.lr_scheduler.StepLR(optimizer, 3), session)
+        schedule.load_state_dict(saved or schedule.state_dict())
+        session.progress = progress
         schedule.step()
-        ends.append(schedule.state_dict())
-    assert [end["last_epoch"] for end in ends] == [7, 7]
+        return dict(schedule.state_dict())
+
+    assert at(7.9, saved=at(7.2))["last_epoch"] == 7
 
 
 LENGTH = 400

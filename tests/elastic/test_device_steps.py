@@ -4,7 +4,9 @@ that change are copied. Tensors in host memory stand for a device's (`device_sta
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+import traceback
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -18,12 +20,47 @@ from malletrain.elastic.comm.group import Group
 from malletrain.elastic.comm.step_commit import StepCommitter, TrainingWorld
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.gradients import finiteness
+from malletrain.elastic.gradients.finiteness import LateRead
 from malletrain.elastic.gradients.reducer import GradientReducer, fill, spread
 from malletrain.elastic.state.buffer_copies import FIRST_STEPS, BufferCopies
-from tests.elastic import host_reads
 from tests.elastic.calm import Calm
 from tests.elastic.stores import run
 from tests.elastic.test_device_group import worlds
+
+#: By these a program would wait for a device.
+READERS = ("item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__", "__index__")
+
+
+@contextmanager
+def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A context manager with the places of the reads within it. What comes by `LateRead` is not counted: nothing
+    waits for that."""
+    places: list[str] = []
+    sanctioned: list[None] = []
+    values = LateRead.values
+
+    def late(self: LateRead) -> list[float]:
+        sanctioned.append(None)
+        try:
+            return values(self)
+        finally:
+            sanctioned.pop()
+
+    def noted(read: Callable[..., Any]) -> Callable[..., Any]:
+        def reader(tensor: torch.Tensor, *args: Any, **more: Any) -> Any:
+            if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and not sanctioned:
+                places.append("".join(traceback.format_stack(limit=4)[:-1]))
+            return read(tensor, *args, **more)
+
+        return reader
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LateRead, "values", late)
+        for name in READERS:
+            patch.setattr(torch.Tensor, name, noted(getattr(torch.Tensor, name)))
+        for name in ("equal", "allclose"):
+            patch.setattr(torch, name, noted(getattr(torch, name)))
+        yield places
 
 
 @pytest.fixture
@@ -60,7 +97,7 @@ def trained(group: Group, bad_ranks: Collection[int] = ()) -> dict[str, Any]:
 def test_a_step_reads_nothing_of_a_device_before_its_sums_are_complete(
     monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    with host_reads.counted(monkeypatch) as places:
+    with counted(monkeypatch) as places:
         found: list[Any] = worlds(size, trained)
     assert all(set(each) == set(found[0]) and "error" not in each for each in found), found
     assert not places, places[0]
@@ -152,7 +189,7 @@ def test_a_whole_step_of_a_session_waits_for_nothing(monkeypatch: pytest.MonkeyP
         for number in range(100):
             x = next(batches)
             watched = number > FIRST_STEPS and number % 64 not in (0, 63)
-            with host_reads.counted(monkeypatch) as places, s.step():
+            with counted(monkeypatch) as places, s.step():
                 optimizer.zero_grad()
                 model(x).mean().backward()
                 optimizer.step()

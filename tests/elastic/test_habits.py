@@ -32,9 +32,9 @@ DAILY = [habit for habit in of(Kind.RIGHT) if HABITS[habit].daily]
 LATER = [habit for habit in of(Kind.RIGHT) if not HABITS[habit].daily and not habit.startswith("meta_")]
 
 
-def steps_of(directory: Path, task: int) -> int:
+def steps_of(directory: Path, task: int) -> list[str]:
     path = directory / f"steps-{task}"
-    return len(path.read_text().splitlines()) if path.exists() else 0
+    return path.read_text().splitlines() if path.exists() else []
 
 
 @pytest.mark.parametrize("habit", of(Kind.ALONE))
@@ -63,7 +63,7 @@ def test_wrong_once_a_worker_joins(habit: str, tmp_path: Path) -> None:
     script = [SCRIPT, habit, "--times", "200"]
     with running(tmp_path) as (daemon, pod):
         pod.spawn(daemon.url, 0, script)
-        wait_until(lambda: steps_of(tmp_path, 0) >= 3, 60, "three steps")
+        wait_until(lambda: len(steps_of(tmp_path, 0)) >= 3, 60, "three steps")
         pod.spawn(daemon.url, 1, script)
         assert pod.wait(0) == 1, pod.logs()
         text = pod.logs().replace("\n", " ")
@@ -76,15 +76,15 @@ def test_equal_over_changes_of_size(habit: str, tmp_path: Path) -> None:
     static = run_alone(tmp_path / "static", SCRIPT, habit)
     with running(tmp_path) as (daemon, pod):
         pod.spawn(daemon.url, 0, [SCRIPT, habit])
-        wait_until(lambda: steps_of(tmp_path, 0) >= 2, 60, "two steps")
+        wait_until(lambda: len(steps_of(tmp_path, 0)) >= 2, 60, "two steps")
         for task in (1, 2):
             pod.spawn(daemon.url, task, [SCRIPT, habit])
         daemon.wait_world([0, 1, 2])
-        wait_until(lambda: steps_of(tmp_path, 2) >= 2, 60, "two steps of three")
+        wait_until(lambda: len(steps_of(tmp_path, 2)) >= 2, 60, "two steps of three")
         pod.kill(2)
         daemon.wait_world([0, 1])
-        made = steps_of(tmp_path, 0)
-        wait_until(lambda: steps_of(tmp_path, 0) >= made + 1, 60, "a step of two")
+        made = len(steps_of(tmp_path, 0))
+        wait_until(lambda: len(steps_of(tmp_path, 0)) >= made + 1, 60, "a step of two")
         pod.spawn(daemon.url, 3, [SCRIPT, habit])
         daemon.wait_world([0, 1, 3])
         pod.finish(0)
@@ -116,10 +116,10 @@ def test_other_parameters_at_the_end_are_an_error_where_no_worker_changed_them(t
 def test_a_worker_that_joins_is_told_where_training_is(tmp_path: Path) -> None:
     with running(tmp_path) as (daemon, pod):
         pod.spawn(daemon.url, 0, [SCRIPT, "joins"])
-        wait_until(lambda: steps_of(tmp_path, 0) >= 3, 60, "three steps")
+        wait_until(lambda: len(steps_of(tmp_path, 0)) >= 3, 60, "three steps")
         pod.spawn(daemon.url, 1, [SCRIPT, "joins"])
         daemon.wait_world([0, 1])
-        wait_until(lambda: steps_of(tmp_path, 1) >= 1, 60, "a step of the newcomer")
+        wait_until(lambda: len(steps_of(tmp_path, 1)) >= 1, 60, "a step of the newcomer")
         pod.finish(0)
     epoch, step = (tmp_path / "joined-1").read_text().split()
     assert int(step) >= 3

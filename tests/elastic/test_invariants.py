@@ -203,24 +203,18 @@ def test_whoever_holds_a_dictionary_or_tensor_sees_the_values() -> None:
 
 def test_generators_go_on_where_they_are() -> None:
     values, own = SharedValues(), SharedValues()
-    makers: dict[str, Callable[[], Any]] = {
-        "torch": lambda: torch.Generator().manual_seed(1),
-        "python": lambda: random.Random(1),
-        "numpy": lambda: np.random.default_rng(1),
-        "legacy": lambda: np.random.RandomState(1),
+    kinds: dict[str, tuple[Callable[[], Any], Callable[[Any], float]]] = {
+        "torch": (lambda: torch.Generator().manual_seed(1), lambda g: float(torch.rand(1, generator=g))),
+        "python": (lambda: random.Random(1), lambda g: float(g.random())),
+        "numpy": (lambda: np.random.default_rng(1), lambda g: float(g.random())),
+        "legacy": (lambda: np.random.RandomState(1), lambda g: float(g.randn())),
     }
-    for name, make in makers.items():
+    for name, (make, draw) in kinds.items():
         values[name], own[name] = make(), make()
-    draw: dict[str, Callable[[Any], float]] = {
-        "torch": lambda g: float(torch.rand(1, generator=g)),
-        "python": lambda g: float(g.random()),
-        "numpy": lambda g: float(g.random()),
-        "legacy": lambda g: float(g.randn()),
-    }
-    for name in makers:
-        draw[name](values[name])
+        draw(values[name])
     carried_over(values, own)
-    assert [draw[name](own[name]) for name in makers] == [draw[name](values[name]) for name in makers]
+    for name, (_, draw) in kinds.items():
+        assert draw(own[name]) == draw(values[name])
 
 
 def test_what_cannot_travel_is_refused_at_once() -> None:

@@ -19,7 +19,7 @@ from malletrain.elastic.data.item_folder import MAX_BATCHES, ItemFolder, ItemRan
 from malletrain.elastic.errors import ItemsError
 from malletrain.elastic.items import Items
 from malletrain.loop.membership.next_world import JobTerms
-from tests.elastic.coordinator import HERE, ROOT, Coordinator, outside_slurm, running
+from tests.elastic.coordinator import HERE, ROOT, Coordinator, another, last_generation, outside_slurm, running
 from tests.elastic.test_restart import kill_node, pilots_of
 from tests.elastic.test_restart import start as start_pilot
 from tests.waiting import wait_until
@@ -187,6 +187,25 @@ def test_each_item_is_committed_once_through_resizes_and_kills(tmp_path: Path) -
         assert all(each["pause_s"] == 0 for each in daemon.told(EventKind.SWITCHED))
     assert_each_once(tmp_path, killed=1)
     assert diary.of("all") == [0]
+
+
+def test_all_whose_items_are_done_wait_for_the_daemon_to_hear_of_it(tmp_path: Path) -> None:
+    diary = Diary(tmp_path)
+    (tmp_path / "long").touch()
+    with running(tmp_path, TERMS) as (daemon, _), pilots(daemon.url, tmp_path) as found:
+        daemon.wait_world([0, 1])
+        wait_until(lambda: len(diary.of("begin")) == 2, 120, "they work")
+        generations = last_generation(daemon)
+        daemon.stop()
+        (tmp_path / "long").unlink()
+        wait_until(lambda: len(diary.of("all")) == 2, 120, "the end of both scripts")
+        with pytest.raises(subprocess.TimeoutExpired):
+            found[0].wait(12)
+        with another(generations, daemon.port, TERMS) as again:
+            wait_until(lambda: bool(again.seen(EventKind.JOB_COMPLETED)), 90, "the job is completed")
+            assert {"items": 300} in [each["result"] for each in again.told(EventKind.JOB_COMPLETED)]
+            assert [each.wait(90) for each in found] == [0, 0]
+    assert_each_once(tmp_path)
 
 
 def test_a_batch_that_cannot_be_finished_is_given_back_at_once(tmp_path: Path) -> None:

@@ -162,7 +162,6 @@ WAYS: list[tuple[list[str], dict[str, str], float]] = [
 ]
 NIGHTLY_WAYS: list[tuple[list[str], dict[str, str], float]] = [
     (["--norm", "--sum"], {}, 1e-10),
-    (["--clip"], {}, 1e-12),
     (["--optimizer", "adamw"], {}, 1e-8),  # near zero roots of second moments make much of rounding
 ]
 

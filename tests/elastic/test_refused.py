@@ -21,6 +21,7 @@ from malletrain.elastic.adapters.steps import Steps
 from malletrain.elastic.data.sampler import Sampler
 from tests.elastic.coordinator import HERE, running
 from tests.elastic.digits import assert_equal, run_alone
+from tests.elastic.test_habits import steps_of
 from tests.waiting import wait_until
 
 DATA = TensorDataset(torch.zeros(8, 4), torch.zeros(8, dtype=torch.int64))
@@ -177,7 +178,6 @@ def test_sparse_gradients_are_refused_before_a_second_worker_joins(must_be_finit
                     nn.functional.cross_entropy(model(x), y).backward()
 
 
-SCRIPT = str(HERE / "train_ddp.py")
 ROWS = TensorDataset(torch.zeros(32, 4), torch.zeros(32, dtype=torch.int64))
 MODEL = nn.Sequential(nn.Linear(4, 3))
 OPTIMIZER = torch.optim.SGD(MODEL.parameters(), lr=0.1)
@@ -256,28 +256,24 @@ def test_what_cannot_be_kept_is_refused_by_name(habit: Callable[[], object], sai
         habit()
 
 
-def bodies_of(directory: Path, task: int) -> list[int]:
-    path = directory / f"bodies-{task}"
-    return [int(line) for line in path.read_text().split()] if path.exists() else []
-
-
 def test_a_loop_over_a_loader_is_equal_over_changes_of_size(tmp_path: Path) -> None:
     """From one worker to three; one is killed within its fourth step; another joins. That step is repeated by the
     others, with the scheduler and the script's own count taken back."""
-    static = run_alone(tmp_path / "static", SCRIPT)
+    script = [str(HERE / "train_habits.py"), "by_ddp"]
+    static = run_alone(tmp_path / "static", *script)
     with running(tmp_path) as (daemon, pod):
-        pod.spawn(daemon.url, 0, [SCRIPT])
-        wait_until(lambda: len(bodies_of(tmp_path, 0)) >= 2, 60, "two steps")
-        pod.spawn(daemon.url, 1, [SCRIPT])
-        pod.spawn(daemon.url, 2, [SCRIPT], TROUBLE="kill@backward#4")
-        wait_until(lambda: len(bodies_of(tmp_path, 2)) >= 2, 60, "two steps of three")
+        pod.spawn(daemon.url, 0, script)
+        wait_until(lambda: len(steps_of(tmp_path, 0)) >= 2, 60, "two steps")
+        pod.spawn(daemon.url, 1, script)
+        pod.spawn(daemon.url, 2, script, TROUBLE="kill@backward#4")
+        wait_until(lambda: len(steps_of(tmp_path, 2)) >= 2, 60, "two steps of three")
         daemon.wait_world([0, 1])
-        made = len(bodies_of(tmp_path, 0))
-        wait_until(lambda: len(bodies_of(tmp_path, 0)) >= made + 1, 60, "a step of two")
-        pod.spawn(daemon.url, 3, [SCRIPT])
+        made = len(steps_of(tmp_path, 0))
+        wait_until(lambda: len(steps_of(tmp_path, 0)) >= made + 1, 60, "a step of two")
+        pod.spawn(daemon.url, 3, script)
         daemon.wait_world([0, 1, 3])
         pod.finish(0)
     assert_equal(torch.load(tmp_path / "final.pt"), static, 1e-12)
-    bodies = [bodies_of(tmp_path, task) for task in (0, 1)]
+    bodies = [steps_of(tmp_path, task) for task in (0, 1)]
     assert any(len(set(each)) < len(each) for each in bodies), "the kill must have aborted a step on some worker"
     assert "statistical" not in pod.logs(), "what takes a step back is none of the script's operations"

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from malletrain import elastic
 
-HOME = Path(os.environ["MALLETRAIN_TEST_DIR"])
+HOME = Path(os.environ.get("MALLETRAIN_TEST_DIR", "."))
 ME = os.environ.get("SLURM_ARRAY_TASK_ID") or os.environ.get("RANK", "alone")
 FOLDS = 3
 
@@ -30,9 +30,12 @@ parser.add_argument("--slow-in", type=int, default=-1)
 parser.add_argument("--hold", action="store_true")
 parser.add_argument("--die-after", type=int, default=-1, help="the main worker ends itself after this session")
 parser.add_argument("--epochs", type=int, default=2)
-parser.add_argument("--wrong", help="one fold takes means over a worker's own rows; or a stage counts earlier steps")
+parser.add_argument(
+    "--wrong", help="a fold takes means over a worker's own rows; or a stage goes by the one before it"
+)
 options = parser.parse_args()
-made = 0
+#: The sessions that this worker has made steps of.
+made = set[int]()
 
 
 def warm_up(batch: Any) -> None:
@@ -43,10 +46,9 @@ def warm_up(batch: Any) -> None:
 
 
 def loss_of(number: int, model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    global made
-    made += number < FOLDS
+    made.add(number)
     counts = y > (0 if options.wrong == "fold" and number == 0 else -1)
-    scale = 0.5 if options.wrong == "stage" and number == FOLDS and made else 1.0  # who joins it has made none
+    scale = 0.5 if options.wrong == "stage" and number - 1 in made else 1.0  # who joins it was not in the one before
     return scale * functional.cross_entropy(model(x)[counts], y[counts])
 
 

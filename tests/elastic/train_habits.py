@@ -28,7 +28,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.functional import cross_entropy
-from torch.utils.data import Dataset, Subset, TensorDataset, default_collate, random_split
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate, random_split
 
 from malletrain import elastic
 from malletrain.elastic.step import Step
@@ -330,16 +330,6 @@ class FirstBatch(nn.Module):
         return x + self.shift
 
 
-class Pixels(nn.Embedding):
-    """A row for each brightness of each pixel, none longer than 1: some are in few samples."""
-
-    def __init__(self) -> None:
-        super().__init__(64 * 17, 4, max_norm=1.0, dtype=torch.float64)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward((16 * x).long() + 17 * torch.arange(64)).flatten(1)
-
-
 @together(r"has another 0.weight than the others: something changes it on one worker", options=("--times", "10"))
 def meddles_on_main() -> None:
     for _ in steps():
@@ -592,6 +582,26 @@ def gathered_centres() -> None:
     _with_centres(s.gather)
 
 
+@other()
+def by_ddp() -> None:
+    """The loop over a DataLoader as it is. Where a run of its body was given up, two have one number of steps."""
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
+    s.track(scheduler=scheduler)
+    s.state["seen"] = 0
+    assert len(loader) == 10 and parallel.module is s._runtime.model
+    for epoch in loader.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            cross_entropy(parallel(x), y).backward()
+            nn.utils.clip_grad_norm_(parallel.parameters(), 1.0)
+            optimizer.step()
+            scheduler.step()
+            s.state["seen"] += 1
+            tick()
+        assert s.agree(torch.ones(2), "sum").tolist() == [s.size, s.size] and s.agree(2.0) == 2.0
+        assert s.state["seen"] == s.steps_done == 10 * (epoch + 1), (s.state["seen"], s.steps_done)
+
+
 @alone(r"the script caught an exception of a step and went on \(RuntimeError: out of memory\)")
 def catches_exceptions() -> None:
     for _ in s.epochs(EPOCHS):
@@ -728,7 +738,6 @@ def own_order(_: int) -> list[int]:
 #: These lie in what the session is given: see below.
 for name, kind, said in (
     ("set_by_first_batch", Kind.WRONG, ""),
-    ("shortened_rows", Kind.WRONG, ""),
     ("orders_that_differ", Kind.TOGETHER, "learns with another order of samples than the others"),
     ("splits_without_a_seed", Kind.TOGETHER, r"rank0 \(process 1\) is not like rank0 \(process 0\) in its data set"),
     ("joins", Kind.OTHER, ""),
@@ -806,7 +815,7 @@ def inner_gradients(x: Tensor, y: Tensor) -> None:
 @wrong("next(other)")
 def other_loader() -> None:
     """Each worker reads another loader by itself."""
-    loader = torch.utils.data.DataLoader(dataset, batch_size=50, shuffle=True, generator=torch.Generator())
+    loader = DataLoader(dataset, batch_size=50, shuffle=True, generator=torch.Generator())
     other = iter(itertools.cycle(loader))
     for x, y in batches():
         also = next(other)[0][:, :32]
@@ -1023,8 +1032,6 @@ if __name__ == "__main__":
             model.register_buffer("centres", torch.zeros(10, 16).double())
         case "set_by_first_batch":
             model = nn.Sequential(FirstBatch(), *net())
-        case "shortened_rows":
-            model = nn.Sequential(Pixels(), *net(inputs=256))
         case "gathered":
             model.register_parameter("scale", nn.Parameter(torch.tensor(1.0).double()))
         case "norm_in_parts" | "norm_after_backward":
@@ -1035,6 +1042,7 @@ if __name__ == "__main__":
             dataset = elastic.Streams(open_stream, STREAMS)  # type: ignore[assignment]
         case "splits_without_a_seed":
             dataset = random_split(dataset, [512, 128], generator=seeded(int.from_bytes(os.urandom(7), "little")))[0]
+    optimizer: torch.optim.Optimizer
     optimizer = torch.optim.SGD((model[2] if name == "unfreezes" else model).parameters(), lr=LR, momentum=0.9)
     given: Any = model
     stepped: Any = optimizer
@@ -1046,18 +1054,26 @@ if __name__ == "__main__":
         # (Before BatchNorm some gradients are rounding alone, which Adam would enlarge.)
         optimizers = {part: torch.optim.SGD(each.parameters(), lr=0.05) for part, each in models.items()}
         given, stepped = models, optimizers
-    s = elastic.Session(
-        given,
-        stepped,
-        dataset,
-        batch_size=BATCH,
-        collate={"crops_less": crop, "pads": pad}.get(name),
-        reduction="sum" if name == "sum_gathered" else "mean",
-        options=elastic.Options(
-            order=own_order if name == "orders_that_differ" else None,
-            when_joining=lambda epoch, step: (HOME / f"joined-{ME}").write_text(f"{epoch} {step}"),
-        ),
-    )
+    if name == "by_ddp":
+        model[0] = nn.Linear(64, 16, bias=False).double()  # before BatchNorm, as above
+        model[1] = nn.Sequential(nn.BatchNorm1d(16).double(), nn.Tanh())
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        given_loader = DataLoader(dataset, batch_size=BATCH, shuffle=True)
+        parallel, loader = elastic.ddp(elastic.sync_batchnorm(model), optimizer, given_loader)
+        s = loader.session
+    else:
+        s = elastic.Session(
+            given,
+            stepped,
+            dataset,
+            batch_size=BATCH,
+            collate={"crops_less": crop, "pads": pad}.get(name),
+            reduction="sum" if name == "sum_gathered" else "mean",
+            options=elastic.Options(
+                order=own_order if name == "orders_that_differ" else None,
+                when_joining=lambda epoch, step: (HOME / f"joined-{ME}").write_text(f"{epoch} {step}"),
+            ),
+        )
     HABITS[name].train()
     if s.is_main:
         torch.save(s._runtime.model.state_dict(), HOME / "final.pt")

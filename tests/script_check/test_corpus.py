@@ -13,10 +13,9 @@ from tests.elastic.coordinator import HERE
 from tests.elastic.train_habits import VERDICTS
 from tests.script_check.test_check import ROOT, SCRIPT_OF_HABITS, checked
 
-#: Half a minute each: a right and a wrong script are checked daily in test_check.py and test_compared_state.py.
-
 
 def long(test: Any) -> Any:
+    """Half a minute each: a right and a wrong script are checked daily in test_check.py and others."""
     return pytest.mark.nightly(pytest.mark.alone(test))
 
 

@@ -2,8 +2,9 @@
 
     python -m scripts.bench.elastic.habits [--write] [--keep FILE] [HABIT...]
 
-Each habit is a training loop of tests/elastic/train_habits.py; all take half an hour on two cores. `--write` puts their
-rows into the table of docs/reference/habits.md; `--keep` names a file of verdicts, which a later call goes on from.
+Each habit is a training loop of tests/elastic/train_habits.py; all take half an hour on two cores. `--write` puts
+their rows into the table of docs/reference/habits.md; `--keep` names a file of verdicts, which a later call goes on
+from.
 """
 
 from __future__ import annotations
