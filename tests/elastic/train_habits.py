@@ -863,23 +863,6 @@ def by_the_system() -> None:
     loop(lambda x, y: plain((0.5 + chance.random()) * x, y))
 
 
-@right()
-def penalised() -> None:
-    """Nothing of this depends on how samples lie on workers: parts of a worker's part, each weighed by its length."""
-    teacher = net(64)
-    for x, y in batches():
-        with s.step():
-            penalty = sum(p.square().sum() for p in model.parameters())
-            distance = torch.cat([p.flatten() for p in model.parameters()]).norm()
-            parts = zip(x.split(9), y.split(9), strict=True)
-            losses = [cross_entropy(model(a), b) * len(a) / len(x) for a, b in parts]
-            each = cross_entropy(model(x), y, reduction="none")
-            with torch.no_grad():
-                known = teacher(x).sum(1)  # whose layers are as wide as a batch is long
-            each = 0.1 * each.square() + 0.0 * known
-            learn(torch.stack(losses).sum() + each.sum() / len(x) + 0.01 * penalty / 2 + 0.01 * distance)
-
-
 def _exits(end: Callable[[int], Any]) -> None:
     for _ in steps():
         if s.steps_done == 3:
