@@ -91,3 +91,15 @@ def test_folders_stay_small() -> None:
             counts[str(path.parent.relative_to(ROOT))] += 1
     large = {folder: number for folder, number in counts.items() if number > MAX_MODULES_IN_A_FOLDER}
     assert not large, "divide it into subpackages, or merge files that only make sense together"
+
+
+def test_no_file_of_the_elastic_runtime_reaches_into_what_another_object_keeps_private() -> None:
+    files = [path for folder in ("", "resize", "link") for path in (PACKAGE / "elastic" / folder).glob("*.py")]
+    private = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno}: {ast.unparse(node)}"
+        for path in files
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__")
+        if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "os"))
+    ]
+    assert [line for line in private if "nn.modules." not in line] == [], "classes of torch have no other names"

@@ -72,6 +72,9 @@ class Coordinator(LocalCoordinator):
         """The data of the events of a kind."""
         return [dict(data_of(event)) for event in self.seen(kind)]
 
+    def history(self) -> str:
+        return "\n".join(f"{e.at:.3f} {e.kind} {e.pilot or ''} {e.reason} {dict(data_of(e))}" for e in self.events)
+
     def wait_world(self, tasks: Sequence[int], seconds: float = 180) -> None:
         wanted = {f"{ARRAY}_{task}" for task in tasks}
         wait_until(lambda: set(self.world()) == wanted, seconds, f"a world of {sorted(wanted)}, not {self.world()}")
@@ -110,22 +113,28 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
-def run_together(directory: Path, script: Sequence[str], size: int = 2) -> tuple[list[int], str]:
-    """The script in processes that were started together on one node; their exit statuses, and what they printed."""
-    directory.mkdir(exist_ok=True)
-    port, logs = str(free_port()), [directory / f"rank-{rank}.log" for rank in range(size)]
-    ranks = []
-    for rank, log in enumerate(logs):
-        environ = outside_slurm(
-            MALLETRAIN_TEST_DIR=str(directory), RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank),
-            LOCAL_WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=port, HOME=str(directory),
-        )  # fmt: skip
-        ranks.append(Forked(environ, log, script))
+def run_ranks(directory: Path, script: Sequence[str], ranks: Sequence[dict[str, str]]) -> tuple[list[int], list[str]]:
+    """The script in processes that were started together, each with some variables; their exit statuses, and what
+    each printed."""
+    (directory / "meeting").mkdir(mode=0o700, parents=True, exist_ok=True)
+    given = outside_slurm(
+        MALLETRAIN_TEST_DIR=str(directory), MALLETRAIN_MEETING_DIR=str(directory / "meeting"),
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE=str(len(ranks)),
+    )  # fmt: skip
+    logs = [directory / f"rank-{rank}.log" for rank in range(len(ranks))]
+    processes = [Forked(given | rank, log, script) for rank, log in zip(ranks, logs, strict=True)]
     try:
-        return [rank.wait(120) for rank in ranks], "\n".join(log.read_text() for log in logs)
+        return [process.wait(240) for process in processes], [log.read_text() for log in logs]
     finally:
-        for each in ranks:
-            each.kill()
+        for process in processes:
+            process.kill()
+
+
+def run_together(directory: Path, script: Sequence[str], size: int = 2) -> tuple[list[int], str]:
+    """The same on one node, as torchrun starts them; all that they printed."""
+    ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(size)} for rank in range(size)]
+    statuses, logs = run_ranks(directory, script, ranks)
+    return statuses, "\n".join(logs)
 
 
 @dataclass
@@ -268,11 +277,7 @@ def running(
         print("exit statuses:", {task: process.poll() for task, process in pod.processes.items()})
         print(f"{len(coordinator.gate._waiting)} polls wait, due {coordinator.membership.due()}")
         print(pod.logs())
-        print(
-            "\n".join(
-                f"{e.at:.3f} {e.kind} {e.pilot or ''} {e.reason} {dict(data_of(e))}" for e in coordinator.events
-            )
-        )
+        print(coordinator.history())
         raise
     finally:
         pod.end()
@@ -289,7 +294,7 @@ def another(
     try:
         yield daemon
     except BaseException:
-        print("\n".join(f"{e.at:.3f} {e.kind} {e.pilot or ''} {e.reason} {dict(data_of(e))}" for e in daemon.events))
+        print(daemon.history())
         raise
     finally:
         daemon.stop()

@@ -22,6 +22,12 @@ def done(pending: Work) -> None:
         pass
 
 
+def kept(group: Group) -> str:
+    """For `stores.run`."""
+    check(group)
+    return "kept"
+
+
 def check(group: Group, rings: Sequence[Sequence[int]] = (), device: str = "cpu") -> None:
     """Raise `AssertionError` if the group breaks its contract.
 

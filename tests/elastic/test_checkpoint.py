@@ -73,13 +73,17 @@ def same(left: TrainingState, right: TrainingState) -> bool:
     return all(torch.equal(a, b) for a, b in zip(ours[1], theirs[1], strict=True)) and left.position == right.position
 
 
-def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+def test_what_is_saved_is_loaded_and_other_programs_find_tensors_by_name(tmp_path: Path) -> None:
     kept = state(3)
     path = CheckpointStore(tmp_path / "c").save(kept)
     assert path.stat().st_mode & 0o077 == 0
     other = state(seed=1)
     assert CheckpointStore(tmp_path / "c").load(other) == path
     assert same(kept, other)
+    found = load_file(path / STATE_FILE)
+    assert torch.equal(found["model.0.weight"], kept.model.get_parameter("0.weight"))
+    with safe_open(path / STATE_FILE, "pt") as file:
+        assert "model.0.weight" in json.loads(file.metadata()["malletrain.index"])["names"]
 
 
 def test_a_job_begins_where_another_one_stopped(tmp_path: Path) -> None:
@@ -94,15 +98,6 @@ def test_a_job_begins_where_another_one_stopped(tmp_path: Path) -> None:
     assert (tmp_path / "41" / "step-7").exists(), "the other's stays"
     with pytest.raises(ElasticError, match="43 has no checkpoint to resume from"):
         CheckpointStore(tmp_path / "44", resumed=tmp_path / "43").load(fresh)
-
-
-def test_other_programs_find_tensors_by_name(tmp_path: Path) -> None:
-    kept = state(3)
-    path = CheckpointStore(tmp_path / "c").save(kept)
-    found = load_file(path / STATE_FILE)
-    assert torch.equal(found["model.0.weight"], kept.model.get_parameter("0.weight"))
-    with safe_open(path / STATE_FILE, "pt") as file:
-        assert "model.0.weight" in json.loads(file.metadata()["malletrain.index"])["names"]
 
 
 @given(st.lists(st.sampled_from(KINDS), max_size=4), st.lists(st.lists(st.integers(0, 4), max_size=3), max_size=4))
@@ -139,33 +134,24 @@ def test_types_that_the_format_lacks_and_tied_tensors_are_kept(tmp_path: Path) -
     assert same(held, other)
 
 
-def test_an_async_checkpoint_has_the_state_of_the_moment_it_began(tmp_path: Path) -> None:
+def test_an_async_checkpoint_has_the_state_of_the_moment_it_began_and_is_found_once_its_step_is_confirmed(
+    tmp_path: Path,
+) -> None:
     checkpoints = CheckpointStore(tmp_path / "c", every_s=0.0)
-    kept = state(3)
-    want = state(3)
+    kept, other = state(3), state(seed=1)
     assert checkpoints.is_due()
     checkpoints.save_async(kept)
     with torch.no_grad():
         for parameter in kept.model.parameters():
             parameter.zero_()
-    checkpoints.confirm()
-    assert checkpoints._writer is not None
-    checkpoints._writer.join()
-    other = state(seed=1)
-    checkpoints.load(other)
-    assert same(want, other)
-    assert not CheckpointStore(tmp_path / "c", every_s=100.0).is_due()
-
-
-def test_an_async_checkpoint_is_found_once_its_step_is_confirmed(tmp_path: Path) -> None:
-    checkpoints = CheckpointStore(tmp_path / "c", every_s=0.0)
-    checkpoints.save_async(state(3))
     wait_until(lambda: any((tmp_path / "c").glob(f".step-3.*/{STATE_FILE}")), 90, "it is written aside")
-    assert CheckpointStore(tmp_path / "c").load(state()) is None
+    assert CheckpointStore(tmp_path / "c").load(other) is None
     assert not checkpoints.is_due()
     checkpoints.confirm()
     wait_until(checkpoints.is_due, 90, "it is written")
-    assert (tmp_path / "c" / "step-3").is_dir()
+    assert checkpoints.load(other) == tmp_path / "c" / "step-3"
+    assert same(state(3), other)
+    assert not CheckpointStore(tmp_path / "c", every_s=100.0).is_due()
 
 
 def test_unfinished_checkpoints_of_lost_workers_are_removed(tmp_path: Path) -> None:
@@ -186,25 +172,17 @@ def test_the_newest_two_are_kept_and_discard_removes_all(tmp_path: Path) -> None
     assert not (tmp_path / "c").exists()
 
 
-@pytest.mark.parametrize("damage", ["cut", "flip", "no file"])
+@pytest.mark.parametrize("damage", ["cut", "no file"])
 def test_a_damaged_checkpoint_is_refused_for_an_older_one(tmp_path: Path, damage: str) -> None:
     checkpoints = CheckpointStore(tmp_path / "c")
     checkpoints.save(state(1))
-    path = checkpoints.save(state(2))
-    data = path / STATE_FILE
+    data = checkpoints.save(state(2)) / STATE_FILE
     if damage == "no file":
         data.unlink()
-    elif damage == "cut":
-        data.write_bytes(data.read_bytes()[:-2000])
     else:
-        content = bytearray(data.read_bytes())
-        at = content.find(state(2).model.get_parameter("0.weight").detach().numpy().tobytes()[:16])
-        content[at] ^= 1
-        data.write_bytes(content)
+        data.write_bytes(data.read_bytes()[:-2000])
     other = state(seed=1)
-    loaded = checkpoints.load(other)
-    assert loaded is not None
-    assert loaded.name == "step-1"
+    assert checkpoints.load(other) == tmp_path / "c" / "step-1"
     assert same(state(1), other)
 
 

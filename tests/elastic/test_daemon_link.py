@@ -1,16 +1,29 @@
-"""The worker's link to a daemon that has restarted."""
+"""The worker's link to a daemon that has restarted: one that has told it that it is in no world enters none that an
+earlier daemon has planned."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from typing import cast
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import torch
 
-from malletrain.elastic.link.daemon_link import Link
+from malletrain.elastic.comm.group import Group
+from malletrain.elastic.comm.local_rank import LocalRank
+from malletrain.elastic.comm.step_commit import StepCommitter
+from malletrain.elastic.launch.restart import Restarter
+from malletrain.elastic.link.daemon_link import Directives, Link, LinkHandler
+from malletrain.elastic.resize.pending_groups import PendingGroups
+from malletrain.elastic.resize.reconfigure import FORGONE, Reconfigurer
+from malletrain.elastic.state.training_state import Position, TrainingState
 from malletrain.wire import messages
 from malletrain.wire.worker_client import DaemonUnreachable, TokenUnknown, WorkerClient
+from tests.elastic.calm import Calm
 from tests.waiting import wait_until
 
 WARM = messages.Warm("host:1", {})
@@ -76,57 +89,126 @@ class Worker:
         return None
 
 
-@pytest.mark.parametrize("standing", [None, STANDING])
-def test_a_worker_without_a_world_says_again_that_it_is_warm(standing: messages.Standing | None) -> None:
-    daemon = Daemon()
-    link = Link(cast(WorkerClient, daemon), Worker(standing))
+@contextmanager
+def linked(daemon: Daemon, worker: Worker) -> Iterator[Link]:
+    """A link that has heard of a plan."""
+    daemon.plan = messages.Plan(4, STANDING.members)
+    link = Link(cast(WorkerClient, daemon), worker)
     link.start()
     try:
+        with link.changed:
+            assert link.changed.wait_for(lambda: link.plan is not None, 60.0)
+        yield link
+    finally:
+        link.close()
+
+
+@pytest.mark.parametrize("standing", [None, STANDING])
+def test_a_worker_without_a_world_begins_anew_with_a_daemon_that_has_restarted(
+    standing: messages.Standing | None,
+) -> None:
+    """It says again that it is warm, and takes no plan that the earlier daemon showed."""
+    daemon = Daemon()
+    with linked(daemon, Worker(standing)) as link:
         link.say(WARM)
         assert daemon.wait_for(WARM)
         daemon.restart()
         after = messages.Metric("loss", 1.0, 1)
         link.say(after)
         assert daemon.wait_for(after)
-        assert (WARM in daemon.reports) == (standing is None)
-    finally:
-        link.close()
-
-
-@pytest.mark.parametrize("standing", [None, STANDING])
-def test_a_worker_without_a_world_takes_no_plan_that_an_earlier_daemon_showed(
-    standing: messages.Standing | None,
-) -> None:
-    daemon = Daemon()
-    daemon.plan = messages.Plan(4, STANDING.members)
-    link = Link(cast(WorkerClient, daemon), Worker(standing))
-    link.start()
-    try:
-        with link.changed:
-            assert link.changed.wait_for(lambda: link.plan is not None, 60.0)
-        daemon.restart()
-        link.say(WARM)
-        assert daemon.wait_for(WARM)
-        assert (link.plan is None) == (standing is None)
-    finally:
-        link.close()
+        assert (WARM in daemon.reports) == (link.plan is None) == (standing is None)
 
 
 @pytest.mark.parametrize("fixed", [False, True])
 def test_members_of_a_job_that_keeps_its_size_make_no_world_among_themselves(fixed: bool) -> None:
     """While the daemon is away: it would be a smaller one."""
     daemon, worker = Daemon(), Worker(STANDING)
-    daemon.plan, daemon.fixed = messages.Plan(4, STANDING.members), fixed
-    link = Link(cast(WorkerClient, daemon), worker)
-    link.start()
-    try:
-        with link.changed:
-            assert link.changed.wait_for(lambda: link.plan is not None, 60.0)
+    daemon.fixed = fixed
+    with linked(daemon, worker) as link:
         daemon.away = True
         wait_until(lambda: link.away_since is not None, 60, "the daemon away")
         if not fixed:
             wait_until(lambda: worker.meetings > 0, 60, "a meeting")
         assert link.fixed == fixed
         assert fixed == (worker.meetings == 0)
-    finally:
-        link.close()
+
+
+ME = "9_0.0"
+SEATS = (messages.Seat(ME, "127.0.0.1:1"),)
+
+
+class Told(Directives):
+    """What a daemon said last, which has just been heard."""
+
+    last_contact = time.monotonic()
+
+
+class Newcomer(Calm):
+    """Member and state recovery of a newcomer; the link says hello while it recovers the state for the first time."""
+
+    def __init__(self, state: TrainingState) -> None:
+        self.state = state
+        self.worker, self.host, self.local_rank, self.local_leader = ME, "127.0.0.1", LocalRank(), None
+        self.ending = ""
+        self.committer = StepCommitter(self)
+        self.pending_groups = PendingGroups(lambda generation, reason: None)
+        self.link = Told(cast(LinkHandler, self))
+        self.link.plan = messages.Plan(4, SEATS)
+        self.reconfigurer: Reconfigurer | None = None
+        self.told: list[messages.Standing | None] = []
+        self.faults: list[tuple[int, str, str]] = []
+
+    def check(self, generation: int) -> None: ...
+
+    def check_newer(self, plan: messages.Plan) -> None: ...
+
+    def need_link(self) -> Any:
+        return self.link
+
+    def has_seat(self, plan: messages.Plan) -> bool:
+        return True
+
+    def fault(self, generation: int, how: str, detail: str) -> None:
+        self.faults.append((generation, how, detail))
+        self.link.plan = messages.Plan(5, SEATS)
+
+    def compare(self, plan: messages.Plan) -> None: ...
+
+    def recover(self, plan: messages.Plan, group: Group) -> frozenset[int]:
+        self.state.has_state = True
+        if self.reconfigurer is not None and not self.told:
+            self.told.append(self.reconfigurer.standing())
+        return frozenset()
+
+
+def test_a_worker_that_says_hello_while_it_enters_its_first_world_enters_the_next_one() -> None:
+    model = torch.nn.Linear(1, 1)
+    state = TrainingState(model, [torch.optim.SGD(model.parameters(), 0.1)], Position())
+    fake: Any = Newcomer(state)
+    unused = cast(Any, None)
+    fake.reconfigurer = reconfigurer = Reconfigurer(
+        fake, state, fake, unused, unused,
+        entered=lambda: None, top_up=lambda _: None, store_server=None,
+        carrier=None, tries=lambda _world, _following: False,
+    )  # fmt: skip
+    reconfigurer.join()
+    assert fake.told == [None]
+    assert fake.faults == [(4, "build", FORGONE)]
+    standing = reconfigurer.standing()
+    assert standing is not None and standing.generation == 5
+
+
+def test_a_launcher_without_a_script_starts_none_for_a_plan_that_it_has_seen_before_its_hello() -> None:
+    client: Any = SimpleNamespace(identity=SimpleNamespace(job=1), worker=ME)
+    launcher = Restarter(cast(WorkerClient, client), ["true"], {"MALLETRAIN_URL": "http://x"}, threading.Event())
+    launcher._link.plan = messages.Plan(4, SEATS)
+    assert launcher.standing() is None
+    launcher._poll()
+    said = [each for each in launcher._link._queue if isinstance(each, messages.Fault)]
+    assert [(each.generation, each.how) for each in said] == [(4, "build")]
+    launcher._poll()
+    assert len(launcher._link._queue) == 1, "it is said once"
+    launcher._link.plan = messages.Plan(5, SEATS)
+    launcher._take(launcher._link.plan)
+    standing = launcher.standing()
+    assert standing is not None and standing.generation == 5

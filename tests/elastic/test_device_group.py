@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -12,7 +14,9 @@ from typing import Any
 import pytest
 import torch
 
+from malletrain.domain.event import EventKind
 from malletrain.elastic.comm import carrier as carriers
+from malletrain.elastic.comm.authentication import Meeting
 from malletrain.elastic.comm.background import all_closed
 from malletrain.elastic.comm.carrier import DeviceCarrier, find_carrier
 from malletrain.elastic.comm.device_group import DeviceGroup, PairedGroup
@@ -21,51 +25,31 @@ from malletrain.elastic.comm.local_rank import LocalRank
 from malletrain.elastic.comm.world_group import make_world_group
 from malletrain.elastic.errors import ElasticError, PeerLost
 from tests.elastic import device_stand_in, group_contract
-from tests.elastic.coordinator import running
+from tests.elastic.coordinator import run_ranks, running
 from tests.elastic.device_stand_in import Completion, StandInCollectives
-from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary, slow
-from tests.elastic.stores import meeting, serve
-from tests.elastic.test_transfer import run
+from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, slow
+from tests.elastic.stores import HOST, PATIENCE, run
 from tests.waiting import wait_until
 
-PATIENCE = timedelta(seconds=30)
 
+def worlds(size: int, act: Callable[[Group], object], carrier: DeviceCarrier | None = None) -> list[object]:
+    """As `run`, with the stand-in."""
 
-def worlds(size: int, act: Any, carrier: DeviceCarrier | None = None) -> list[object]:
-    """Runs `act(group)` in a thread for each member of a world with the stand-in; returns results or errors."""
-    server = serve()
-    results: list[object] = [None] * size
-
-    def member(rank: int) -> None:
+    def make(meeting: Meeting, rank: int) -> Group:
         chosen = carrier or device_stand_in.carrier()
-        try:
-            group = make_world_group(meeting(server.address), rank, size, LocalRank(), "127.0.0.1", PATIENCE, chosen)
-            if isinstance(group, PairedGroup):
-                group.connect_now(PATIENCE, lambda: None)
-            results[rank] = act(group)
-        except (AssertionError, PeerLost) as error:
-            results[rank] = error
-        finally:
-            done.wait(60)
-            group.abandon()
+        return make_world_group(meeting, rank, size, LocalRank(), HOST, PATIENCE, chosen)
 
-    done = threading.Barrier(size)
-    threads = [threading.Thread(target=member, args=(rank,)) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(90)
-    return results
+    def connected(group: Group) -> object:
+        assert isinstance(group, PairedGroup)
+        group.connect_now(PATIENCE, lambda: None)
+        return act(group)
 
-
-def contract(group: Group) -> str:
-    group_contract.check(group)
-    return "kept"
+    return run(size, connected, make)
 
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_a_pair_of_host_and_device_satisfies_the_contract(size: int) -> None:
-    assert worlds(size, contract) == ["kept"] * size
+    assert worlds(size, group_contract.kept) == ["kept"] * size
 
 
 def test_all_members_drop_what_one_could_not_connect_beside() -> None:
@@ -78,7 +62,7 @@ def test_all_members_drop_what_one_could_not_connect_beside() -> None:
         return device_stand_in.connect(store, rank, size, min(timeout, timedelta(seconds=3)))
 
     failing = replace(device_stand_in.carrier(timedelta(seconds=3)), connect=connect)
-    assert worlds(3, contract, failing) == ["kept"] * 3
+    assert worlds(3, group_contract.kept, failing) == ["kept"] * 3
     assert sorted(tried) == ["0", "0", "1", "1", "2", "2"], "each tried beside training, and again at the boundary"
 
 
@@ -190,24 +174,29 @@ def test_slices_of_a_gpu_are_summed_by_gloo(caplog: pytest.LogCaptureFixture) ->
         find_carrier(model_on("cuda:0"), {**environ, "MALLETRAIN_BACKEND": "nccl"})
 
 
-@pytest.mark.parametrize(
-    ("limit_s", "hangs"),
-    [("20", ""), ("2", "2")],
-    ids=["beside", "hangs beside"],
-)
-def test_growing_shrinking_and_a_kill_equal_a_static_run(
-    tmp_path: Path, static: Static, limit_s: str, hangs: str
+def test_a_newcomer_that_sums_in_another_way_is_refused_and_the_others_go_on(
+    tmp_path: Path, static: Static, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = slow(tmp_path)
+    """A slice of a GPU beside whole GPUs: its sums by gloo would wait for the others', by NCCL, for ever."""
+    monkeypatch.delenv("STANDIN", raising=False)
+    given = slow(tmp_path)
     with running(tmp_path) as (daemon, pod):
-        pod.begin(daemon, range(2), [SCRIPT, *options], STANDIN=limit_s)
-        for task in (2, 3):
-            pod.spawn(daemon.url, task, [SCRIPT, *options], STANDIN=limit_s, STANDIN_HANGS=hangs)
-        daemon.wait_world([0, 1, 2, 3])
-        pod.kill_after_a_step(1)
-        daemon.wait_world([0, 2, 3])
-        daemon.leave(2)
-        daemon.wait_world([0, 3])
-        pod.finish(0, 3)
-    assert_every_sample_once(diary(tmp_path), int(EPOCHS))
+        pod.begin(daemon, range(2), [SCRIPT, *given], STANDIN="20")
+        pod.spawn(daemon.url, 2, [SCRIPT, *given])
+        assert pod.wait(2) not in (0, 143)
+        daemon.wait_world([0, 1])
+        pod.finish(0, 1)
+        reason = daemon.seen(EventKind.WORKER_LOST)[0].reason
+    assert re.search(r"100_2\.0: ElasticError: this process sums gradients over gloo, .* over NCCL", reason), reason
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
+
+
+def test_processes_started_together_on_unlike_devices_end_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("STANDIN", raising=False)
+    script = [SCRIPT, "--epochs", "2", "--world", "environment"]
+    statuses, logs = run_ranks(tmp_path, script, [{"RANK": "0", "STANDIN": "20"}, {"RANK": "1"}])
+    assert 0 not in statuses
+    assert "rank 1 sums gradients in another way than rank 0" in logs[0]
+    assert "this process sums gradients over gloo" in logs[1]

@@ -3,9 +3,10 @@ that change are copied. Tensors in host memory stand for a device's (`device_sta
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -19,12 +20,47 @@ from malletrain.elastic.comm.group import Group
 from malletrain.elastic.comm.step_commit import StepCommitter, TrainingWorld
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.gradients import finiteness
+from malletrain.elastic.gradients.finiteness import LateRead
 from malletrain.elastic.gradients.reducer import GradientReducer, fill, spread
 from malletrain.elastic.state.buffer_copies import FIRST_STEPS, BufferCopies
-from tests.elastic import host_reads
 from tests.elastic.calm import Calm
+from tests.elastic.stores import run
 from tests.elastic.test_device_group import worlds
-from tests.elastic.test_transfer import run
+
+#: By these a program would wait for a device.
+READERS = ("item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__", "__index__")
+
+
+@contextmanager
+def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A context manager with the places of the reads within it. What comes by `LateRead` is not counted: nothing
+    waits for that."""
+    places: list[str] = []
+    sanctioned: list[None] = []
+    values = LateRead.values
+
+    def late(self: LateRead) -> list[float]:
+        sanctioned.append(None)
+        try:
+            return values(self)
+        finally:
+            sanctioned.pop()
+
+    def noted(read: Callable[..., Any]) -> Callable[..., Any]:
+        def reader(tensor: torch.Tensor, *args: Any, **more: Any) -> Any:
+            if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and not sanctioned:
+                places.append("".join(traceback.format_stack(limit=4)[:-1]))
+            return read(tensor, *args, **more)
+
+        return reader
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LateRead, "values", late)
+        for name in READERS:
+            patch.setattr(torch.Tensor, name, noted(getattr(torch.Tensor, name)))
+        for name in ("equal", "allclose"):
+            patch.setattr(torch, name, noted(getattr(torch, name)))
+        yield places
 
 
 @pytest.fixture
@@ -32,7 +68,7 @@ def as_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finiteness, "runs_ahead", lambda device: True)
 
 
-def trained(group: Group, bad_rank: int = -1) -> dict[str, Any]:
+def trained(group: Group, bad_ranks: Collection[int] = ()) -> dict[str, Any]:
     """Steps of two members; returns what the last of them gave, or the error."""
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
     generator = torch.Generator().manual_seed(0)  # members are threads: the global one is shared
@@ -45,7 +81,7 @@ def trained(group: Group, bad_rank: int = -1) -> dict[str, Any]:
         model.zero_grad()
         reducer.arm(group.rank + 1, sum(range(1, group.size + 1)), lambda outcome: None)
         loss = model(torch.linspace(-1, 1, 4).expand(group.rank + 1, 4) * (group.rank + step + 1)).square().mean()
-        if step == 2 and group.rank == bad_rank:
+        if step == 2 and group.rank in bad_ranks:
             loss = loss * math.nan
         try:
             loss.backward()
@@ -56,35 +92,26 @@ def trained(group: Group, bad_rank: int = -1) -> dict[str, Any]:
     }
 
 
-def of(act: Callable[[Group], object], size: int) -> list[Any]:
-    return worlds(size, act)
-
-
 @pytest.mark.usefixtures("as_a_device")
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_step_reads_nothing_of_a_device_before_its_sums_are_complete(
     monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    with host_reads.counted(monkeypatch) as places:
-        found = of(trained, size)
+    with counted(monkeypatch) as places:
+        found: list[Any] = worlds(size, trained)
     assert all(set(each) == set(found[0]) and "error" not in each for each in found), found
     assert not places, places[0]
 
 
 @pytest.mark.usefixtures("as_a_device")
 def test_a_verdict_of_a_device_names_the_rank_and_nobody_commits() -> None:
-    for found in of(lambda group: trained(group, bad_rank=1), 3):
-        assert "the gradients of w1 are not finite" in found["error"]
-        assert found["committed"] == 2
-
-
-@pytest.mark.usefixtures("as_a_device")
-def test_verdicts_of_several_members_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def act(group: Group) -> object:
-        return trained(group, bad_rank=group.rank if group.rank else -1)
-
-    for found in of(act, 3):
-        assert "the gradients of 2 of 3 workers are not finite" in found["error"]
+    """Verdicts of several members are counted."""
+    for bad, says in (
+        ({1}, "the gradients of w1 are not finite"),
+        ({1, 2}, "the gradients of 2 of 3 workers are not"),
+    ):
+        for found in worlds(3, lambda group, bad=bad: trained(group, bad)):  # type: ignore[misc]
+            assert isinstance(found, dict) and says in found["error"] and found["committed"] == 2, found
 
 
 def test_the_device_way_and_the_hosts_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,39 +144,23 @@ def test_buckets_are_filled_and_emptied_within_a_rounding(ahead: bool, factor: f
 # --- a worker that trains alone -----------------------------------------------------------------------------------
 
 
-def alone(bad_at: int, steps: int) -> tuple[str, int, GradientReducer]:
-    """What a worker alone raises, after how many steps."""
-    model, made = nn.Linear(3, 2), itertools.count()
+@pytest.mark.usefixtures("as_a_device")
+@pytest.mark.parametrize("steps", [20, 4], ids=["a step later", "before the state is used"])
+def test_alone_a_bad_step_is_noticed(steps: int) -> None:
+    model, made = nn.Linear(3, 2), 0
     committer = StepCommitter(Calm())
     committer.world = TrainingWorld(0, ("alone",))
     reducer = GradientReducer(
         list(model.named_parameters()), committer, mean=True, step=lambda: committer.rounds_done
     )
-    for number in range(steps):
-        model.zero_grad()
-        reducer.arm(1, 1, lambda outcome: None)
-        loss = model(torch.ones(3)).sum() * (math.nan if number == bad_at else 1.0)
-        try:
-            loss.backward()
-        except ElasticError as error:
-            return str(error), next(made), reducer
-        next(made)
-    return "", next(made), reducer
-
-
-@pytest.mark.usefixtures("as_a_device")
-def test_alone_a_bad_step_is_noticed_a_step_later() -> None:
-    error, made, _ = alone(3, 20)
-    assert "step 3: the gradients of alone are not finite" in error
-    assert made == 4
-
-
-@pytest.mark.usefixtures("as_a_device")
-def test_alone_a_bad_step_is_noticed_before_the_state_is_used() -> None:
-    error, made, reducer = alone(3, 4)
-    assert (error, made) == ("", 4)
     with pytest.raises(ElasticError, match="step 3: the gradients of alone are not finite"):
+        for number in range(steps):
+            model.zero_grad()
+            reducer.arm(1, 1, lambda outcome: None)
+            (model(torch.ones(3)).sum() * (math.nan if number == 3 else 1.0)).backward()
+            made += 1
         reducer.settle()
+    assert made == 4
     reducer.settle()
 
 
@@ -178,7 +189,7 @@ def test_a_whole_step_of_a_session_waits_for_nothing(monkeypatch: pytest.MonkeyP
         for number in range(100):
             x = next(batches)
             watched = number > FIRST_STEPS and number % 64 not in (0, 63)
-            with host_reads.counted(monkeypatch) as places, s.step():
+            with counted(monkeypatch) as places, s.step():
                 optimizer.zero_grad()
                 model(x).mean().backward()
                 optimizer.step()

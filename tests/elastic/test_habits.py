@@ -7,72 +7,84 @@ from pathlib import Path
 
 import pytest
 import torch
+from _pytest.mark.structures import ParameterSet
 
 from malletrain.domain.event import EventKind
 from tests.elastic.coordinator import HERE, Forked, outside_slurm, run_together, running
 from tests.elastic.digits import assert_equal, run_alone
-from tests.elastic.habit_kinds import ALONE, EQUAL, GROWING, RIGHT, TOGETHER
+from tests.elastic.train_habits import HABITS, Kind
 from tests.waiting import wait_until
 
 SCRIPT = str(HERE / "train_habits.py")
 
-#: Nightly: each takes half a minute of processor time, and its parts have tests of their own.
-EQUAL_TOO = [habit for habit in RIGHT if habit not in EQUAL and not habit.startswith("meta_")]
+
+def of(kind: Kind) -> list[str]:
+    return [name for name, habit in HABITS.items() if habit.kind is kind]
 
 
-def steps_of(directory: Path, task: int) -> int:
+def nightly(*habits: str) -> list[ParameterSet]:
+    """Each takes half a minute of processor time, and its parts have tests of their own."""
+    return [pytest.param(each, marks=pytest.mark.nightly) for each in habits]
+
+
+#: Those that are tried at each change, and the others.
+DAILY = [habit for habit in of(Kind.RIGHT) if HABITS[habit].daily]
+LATER = [habit for habit in of(Kind.RIGHT) if not HABITS[habit].daily and not habit.startswith("meta_")]
+
+
+def steps_of(directory: Path, task: int) -> list[str]:
     path = directory / f"steps-{task}"
-    return len(path.read_text().splitlines()) if path.exists() else 0
+    return path.read_text().splitlines() if path.exists() else []
 
 
-@pytest.mark.parametrize("habit", ALONE)
+@pytest.mark.parametrize("habit", of(Kind.ALONE))
 def test_wrong_alone_as_on_the_cluster(habit: str, tmp_path: Path) -> None:
     log = tmp_path / "alone.log"
     status = Forked(outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path)), log, [SCRIPT, habit]).wait(180)
     text = log.read_text().replace("\n", " ")
     assert status == 1, text
-    assert_matches(ALONE[habit], text)
+    assert_matches(HABITS[habit].said, text)
 
 
 def assert_matches(pattern: str, text: str) -> None:
     assert re.search(pattern, text), text[-3000:]
 
 
-@pytest.mark.parametrize("habit", TOGETHER)
+@pytest.mark.parametrize("habit", of(Kind.TOGETHER))
 def test_wrong_with_two_workers(habit: str, tmp_path: Path) -> None:
-    statuses, text = run_together(tmp_path, [SCRIPT, *habit.split()])
+    statuses, text = run_together(tmp_path, [SCRIPT, habit, *HABITS[habit].options])
     assert statuses == [1, 1], text
-    assert_matches(TOGETHER[habit], text.replace("\n", " "))
+    assert_matches(HABITS[habit].said, text.replace("\n", " "))
 
 
-@pytest.mark.parametrize("habit", GROWING)
+@pytest.mark.parametrize("habit", of(Kind.JOINING))
 def test_wrong_once_a_worker_joins(habit: str, tmp_path: Path) -> None:
     """In the middle of an epoch, which lasts minutes: a newcomer at its start may count like the others, by right."""
     script = [SCRIPT, habit, "--times", "200"]
     with running(tmp_path) as (daemon, pod):
         pod.spawn(daemon.url, 0, script)
-        wait_until(lambda: steps_of(tmp_path, 0) >= 3, 60, "three steps")
+        wait_until(lambda: len(steps_of(tmp_path, 0)) >= 3, 60, "three steps")
         pod.spawn(daemon.url, 1, script)
         assert pod.wait(0) == 1, pod.logs()
         text = pod.logs().replace("\n", " ")
-    assert_matches(GROWING[habit], text)
+    assert_matches(HABITS[habit].said, text)
 
 
-@pytest.mark.parametrize("habit", [*EQUAL, *(pytest.param(each, marks=pytest.mark.nightly) for each in EQUAL_TOO)])
+@pytest.mark.parametrize("habit", [*DAILY, *nightly(*LATER)])
 def test_equal_over_changes_of_size(habit: str, tmp_path: Path) -> None:
     """From one worker to three; one is killed; another joins."""
     static = run_alone(tmp_path / "static", SCRIPT, habit)
     with running(tmp_path) as (daemon, pod):
         pod.spawn(daemon.url, 0, [SCRIPT, habit])
-        wait_until(lambda: steps_of(tmp_path, 0) >= 2, 60, "two steps")
+        wait_until(lambda: len(steps_of(tmp_path, 0)) >= 2, 60, "two steps")
         for task in (1, 2):
             pod.spawn(daemon.url, task, [SCRIPT, habit])
         daemon.wait_world([0, 1, 2])
-        wait_until(lambda: steps_of(tmp_path, 2) >= 2, 60, "two steps of three")
+        wait_until(lambda: len(steps_of(tmp_path, 2)) >= 2, 60, "two steps of three")
         pod.kill(2)
         daemon.wait_world([0, 1])
-        made = steps_of(tmp_path, 0)
-        wait_until(lambda: steps_of(tmp_path, 0) >= made + 1, 60, "a step of two")
+        made = len(steps_of(tmp_path, 0))
+        wait_until(lambda: len(steps_of(tmp_path, 0)) >= made + 1, 60, "a step of two")
         pod.spawn(daemon.url, 3, [SCRIPT, habit])
         daemon.wait_world([0, 1, 3])
         pod.finish(0)
@@ -80,21 +92,13 @@ def test_equal_over_changes_of_size(habit: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "habit",
-    [
-        "gan",
-        "gathered",
-        "two_denominators",
-        "sum_gathered",
-        "several_means",
-        "several_sums",
-        *(pytest.param(each, marks=pytest.mark.nightly) for each in ("weighted", "unfreezes", "all_reduces")),
-    ],
+    "habit", ["gan", "gathered", "sum_gathered", "several_means", *nightly("weighted", "unfreezes", "all_reduces")]
 )
 def test_equal_with_three_processes_of_a_node(habit: str, tmp_path: Path) -> None:
     static = run_alone(tmp_path / "static", SCRIPT, habit)
     statuses, text = run_together(tmp_path, [SCRIPT, habit], 3)
     assert statuses == [0, 0, 0], text
+    assert "statistical" not in text
     assert_equal(torch.load(tmp_path / "final.pt"), static, 1e-12)
 
 
@@ -112,10 +116,10 @@ def test_other_parameters_at_the_end_are_an_error_where_no_worker_changed_them(t
 def test_a_worker_that_joins_is_told_where_training_is(tmp_path: Path) -> None:
     with running(tmp_path) as (daemon, pod):
         pod.spawn(daemon.url, 0, [SCRIPT, "joins"])
-        wait_until(lambda: steps_of(tmp_path, 0) >= 3, 60, "three steps")
+        wait_until(lambda: len(steps_of(tmp_path, 0)) >= 3, 60, "three steps")
         pod.spawn(daemon.url, 1, [SCRIPT, "joins"])
         daemon.wait_world([0, 1])
-        wait_until(lambda: steps_of(tmp_path, 1) >= 1, 60, "a step of the newcomer")
+        wait_until(lambda: len(steps_of(tmp_path, 1)) >= 1, 60, "a step of the newcomer")
         pod.finish(0)
     epoch, step = (tmp_path / "joined-1").read_text().split()
     assert int(step) >= 3
@@ -136,9 +140,3 @@ def test_a_script_that_ends_itself_has_not_completed(habit: str, tmp_path: Path)
     log = tmp_path / "alone.log"
     assert Forked(outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path)), log, [SCRIPT, habit]).wait(180) == 0
     assert log.read_text().count("after step 3 the script ended without s.finish()") == 1
-
-
-def test_synchronised_batchnorm_is_called_equal(tmp_path: Path) -> None:
-    statuses, text = run_together(tmp_path, [SCRIPT, "gan_norm"])
-    assert statuses == [0, 0], text
-    assert "statistical" not in text

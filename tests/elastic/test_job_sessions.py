@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from malletrain.domain.event import EventKind
-from tests.elastic.coordinator import HERE, Coordinator, Forked, Pod, outside_slurm, run_together, running
-from tests.elastic.digits import assert_equal
+from tests.elastic.coordinator import HERE, Coordinator, Pod, run_together, running
+from tests.elastic.digits import State, assert_equal, run_alone
 from tests.waiting import wait_until
 
 SCRIPT = str(HERE / "train_folds.py")
-SESSIONS, STEPS = 4, 30
+SESSIONS = 4
 
 
 def steps(directory: Path, task: int | str) -> list[dict[str, Any]]:
@@ -28,16 +28,12 @@ def in_session(directory: Path, task: int, number: int) -> int:
 
 
 @pytest.fixture(scope="module")
-def static(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
-    home = tmp_path_factory.mktemp("static")
-    log = home / "log"
-    assert Forked(outside_slurm(MALLETRAIN_TEST_DIR=str(home)), log, [SCRIPT]).wait(120) == 0, log.read_text()
-    found: dict[str, torch.Tensor] = torch.load(home / "final-alone.pt")
-    return found
+def static(tmp_path_factory: pytest.TempPathFactory) -> State:
+    return run_alone(tmp_path_factory.mktemp("static"), SCRIPT)
 
 
 def assert_complete(
-    daemon: Coordinator, home: Path, tasks: list[int], static: dict[str, torch.Tensor], *, all_lost: bool = False
+    daemon: Coordinator, home: Path, tasks: list[int], static: State, *, all_lost: bool = False
 ) -> None:
     assert len(daemon.seen(EventKind.JOB_COMPLETED)) == 1
     assert not daemon.seen(EventKind.JOB_FAILED)
@@ -61,7 +57,7 @@ def begin(daemon: Coordinator, pod: Pod, *options: str) -> None:
         pod.spawn(daemon.url, task, [SCRIPT, *options])
 
 
-def test_folds_on_two_workers_with_a_join_and_a_kill(tmp_path: Path, static: dict[str, torch.Tensor]) -> None:
+def test_folds_on_two_workers_with_a_join_and_a_kill(tmp_path: Path, static: State) -> None:
     with running(tmp_path) as (daemon, pod):
         begin(daemon, pod, "--slow-in", "1")
         daemon.wait_world([0, 1])
@@ -75,9 +71,11 @@ def test_folds_on_two_workers_with_a_join_and_a_kill(tmp_path: Path, static: dic
         assert_complete(daemon, tmp_path, [0, 2], static)
 
 
-def test_the_main_worker_is_lost_between_two_sessions(tmp_path: Path, static: dict[str, torch.Tensor]) -> None:
+@pytest.mark.parametrize("session", [1, 3], ids=["between two sessions", "after the last"])
+def test_the_main_worker_is_lost(tmp_path: Path, static: State, session: int) -> None:
+    """Another one completes the job."""
     with running(tmp_path) as (daemon, pod):
-        begin(daemon, pod, "--die-after", "1", "--slow-in", "1")
+        begin(daemon, pod, "--die-after", str(session), "--slow-in", "1")
         daemon.wait_world([0, 1])
         (tmp_path / "go").touch()
         ends = {task: pod.wait(task) for task in (0, 1)}
@@ -85,9 +83,7 @@ def test_the_main_worker_is_lost_between_two_sessions(tmp_path: Path, static: di
         assert_complete(daemon, tmp_path, [task for task, status in ends.items() if not status], static)
 
 
-def test_one_that_joins_when_all_are_lost_passes_over_what_they_have_ended(
-    tmp_path: Path, static: dict[str, torch.Tensor]
-) -> None:
+def test_one_that_joins_when_all_are_lost_passes_over_what_they_have_ended(tmp_path: Path, static: State) -> None:
     with running(tmp_path) as (daemon, pod):
         pod.spawn(daemon.url, 1, [SCRIPT, "--hold"])
         wait_until(lambda: (tmp_path / "held").exists(), 60, "one that is about to join")
@@ -98,18 +94,7 @@ def test_one_that_joins_when_all_are_lost_passes_over_what_they_have_ended(
         assert_complete(daemon, tmp_path, [1], static, all_lost=True)
 
 
-def test_the_main_worker_is_lost_after_the_last_session(tmp_path: Path, static: dict[str, torch.Tensor]) -> None:
-    """Another one completes the job."""
-    with running(tmp_path) as (daemon, pod):
-        begin(daemon, pod, "--die-after", "3", "--slow-in", "1")
-        daemon.wait_world([0, 1])
-        (tmp_path / "go").touch()
-        ends = {task: pod.wait(task) for task in (0, 1)}
-        assert sorted(ends.values()) == [-9, 0], pod.logs()
-        assert_complete(daemon, tmp_path, [task for task, status in ends.items() if not status], static)
-
-
-def test_all_are_lost_and_the_job_goes_on_in_its_session(tmp_path: Path, static: dict[str, torch.Tensor]) -> None:
+def test_all_are_lost_and_the_job_goes_on_in_its_session(tmp_path: Path, static: State) -> None:
     with running(tmp_path) as (daemon, pod):
         begin(daemon, pod, "--die-after", "1", "--slow-in", "2")
         wait_until(lambda: (tmp_path / "died").exists(), 60, "the first loss")
@@ -123,7 +108,7 @@ def test_all_are_lost_and_the_job_goes_on_in_its_session(tmp_path: Path, static:
     assert not list(tmp_path.glob(".malletrain/*")), "what was saved is removed"
 
 
-def test_folds_of_processes_that_were_started_together(tmp_path: Path, static: dict[str, torch.Tensor]) -> None:
+def test_folds_of_processes_that_were_started_together(tmp_path: Path, static: State) -> None:
     statuses, text = run_together(tmp_path, [SCRIPT])
     assert statuses == [0, 0], text
     for each in ("0", "1"):

@@ -1,4 +1,5 @@
-"""The launcher: passes the token by descriptor, reports the exit status, and leaves nothing running."""
+"""The launcher: passes the token by descriptor, reports the exit status, leaves nothing running; and signals that ask
+a worker to end before it trains."""
 
 from __future__ import annotations
 
@@ -13,13 +14,18 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from malletrain.domain import pilot_life
 from malletrain.domain.event import EventKind
+from malletrain.elastic.comm.addresses import interface_of
+from malletrain.elastic.errors import Released
 from malletrain.elastic.launch import NO_DAEMON_STATUS, launcher
-from malletrain.elastic.launch.signal_waits import wait_for_child, wait_for_event
+from malletrain.elastic.launch.launcher import WATCHDOG_OFF, nccl_environment
+from malletrain.elastic.resize.lifecycle import WorkerLifecycle
 from malletrain.loop.membership.next_world import JobTerms
 from scripts.lab.ports import free_port
 from tests.elastic.coordinator import ARRAY, HERE, JOB, outside_slurm, running
@@ -189,21 +195,6 @@ def test_a_signal_that_another_thread_gets_reaches_the_script(tmp_path: Path, mo
         assert process.wait(90) == 143
 
 
-def test_the_status_of_a_child_is_known() -> None:
-    child = subprocess.Popen(["/bin/sh", "-c", "read line; exit 7"], stdin=subprocess.PIPE)
-    assert child.stdin is not None
-    child.stdin.close()
-    assert wait_for_child(child) == 7
-    assert wait_for_child(child) == 7, "also of one that is waited for already"
-
-
-def test_a_wait_for_an_event_ends_in_time() -> None:
-    event = threading.Event()
-    assert not wait_for_event(event, 0.01)
-    event.set()
-    assert wait_for_event(event, 0.0)
-
-
 def test_a_killed_script_is_reported_at_once(tmp_path: Path) -> None:
     body = f"echo $$ > {tmp_path}/pid; exec {PYTHON} {QUOTED} --epochs 100 --step-seconds 0.1"
     with running(tmp_path) as (daemon, _), launched(daemon.url, tmp_path, "--", "/bin/bash", "-c", body) as process:
@@ -233,6 +224,25 @@ def test_a_script_from_stdin_is_kept_and_stdin_is_empty_afterwards() -> None:
     os.close(reading)
 
 
+def test_the_watchdog_is_off_unless_the_site_says_otherwise() -> None:
+    assert nccl_environment({}) == WATCHDOG_OFF
+    assert "TORCH_NCCL_DUMP_ON_TIMEOUT" not in nccl_environment({"TORCH_NCCL_DUMP_ON_TIMEOUT": "1"})
+
+
+def test_nccl_is_bound_to_the_interface_of_the_jobs_address() -> None:
+    assert interface_of("127.0.0.1") == "lo"
+    assert interface_of("203.0.113.77") == ""
+    assert nccl_environment({"MALLETRAIN_ADDRESS": "127.0.0.1"})["NCCL_SOCKET_IFNAME"] == "=lo"
+    own = {"MALLETRAIN_ADDRESS": "127.0.0.1", "NCCL_SOCKET_IFNAME": "ib"}
+    assert "NCCL_SOCKET_IFNAME" not in nccl_environment(own)
+    assert "NCCL_SOCKET_IFNAME" not in nccl_environment({"MALLETRAIN_ADDRESS": "203.0.113.77"})
+
+
+def test_the_launcher_needs_no_torch() -> None:
+    code = "import sys, malletrain.elastic.launch.launcher; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], env=dict(os.environ), timeout=60).returncode == 0
+
+
 def test_only_an_open_pmi_descriptor_is_inherited() -> None:
     reading, writing = os.pipe()
     assert launcher.pmi_descriptors({"PMI_FD": str(reading)}) == (reading,)
@@ -244,3 +254,33 @@ def test_only_an_open_pmi_descriptor_is_inherited() -> None:
         == launcher.pmi_descriptors({})
         == ()
     )
+
+
+def lifecycle() -> WorkerLifecycle:
+    anything: Any = SimpleNamespace(link=None, released="", committer=None)
+    return WorkerLifecycle(anything, anything, anything, anything, anything, in_pilot=True)
+
+
+def test_a_second_signal_does_not_break_what_ends_for_the_first() -> None:
+    """Slurm signals each process, and a launcher passes its own on: two come within a moment. One that raised
+    while Python left a lock ended the script by "release unlocked lock", as its own failure."""
+    before = signal.signal(signal.SIGTERM, lifecycle().terminated)
+    try:
+        with pytest.raises(Released) as ended:
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            finally:
+                signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended.value.__context__ is None
+
+
+def test_a_signal_is_heard_again_where_the_first_was_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends, clock = lifecycle(), [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    for _ in range(2):
+        with pytest.raises(Released):
+            ends.terminated(signal.SIGTERM, None)
+        ends.terminated(signal.SIGTERM, None)
+        clock[0] += 60.0

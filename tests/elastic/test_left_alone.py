@@ -1,5 +1,5 @@
-"""What a session leaves as it is in a training process: compiled code, memory, processes, torch's functions, and the
-script's own book-keeping."""
+"""What a session leaves as it is in a training process: compiled code, memory, processes, torch's functions. A
+session alone is the plain loop, and the warm-up before a worker joins leaves no trace."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,10 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 from malletrain import elastic
+from malletrain.elastic.data.sample_loader import SampleLoader
+from malletrain.elastic.data.sampler import Sampler
 from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.launch.worker_start import warm_up
 from tests.elastic.coordinator import outside_slurm
 
 
@@ -43,9 +47,18 @@ def samples(count: int = 640) -> TensorDataset:
     return TensorDataset(torch.randn(count, 6, generator=torch.Generator().manual_seed(0)), torch.arange(count) % 3)
 
 
-def session(model: nn.Module, **more: Any) -> tuple[elastic.Session, torch.optim.Optimizer]:
+def train(model: nn.Module, steps: int, loss_of: Any = functional.cross_entropy) -> None:
+    """So many steps of a session, and its end."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    return elastic.Session(model, optimizer, samples(), batch_size=8, **more), optimizer
+    s = elastic.Session(model, optimizer, samples(8 * steps), batch_size=8)
+    for _ in s.epochs(1):
+        for x, y in s.batches():
+            with s.step():
+                optimizer.zero_grad()
+                loss_of(model(x), y).backward()
+                optimizer.step()
+    s.finish()
+    assert s.steps_done == steps
 
 
 @pytest.mark.parametrize("what", ["loss", "model"])
@@ -59,28 +72,16 @@ def test_what_is_compiled_stays_compiled(what: str) -> None:
 
         return call
 
-    torch._dynamo.reset()
-    model = Own()
-
     def loss_of(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return functional.cross_entropy(out, y)
 
+    torch._dynamo.reset()
+    model = Own()
     if what == "loss":
         loss_of = torch.compile(loss_of, backend=backend)
     else:
         model.compile(backend=backend)
-    s, optimizer = session(model)
-    for _ in s.epochs(2):
-        for x, y in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                loss_of(model(x), y).backward()
-                optimizer.step()
-            if s.steps_done == 100:
-                break
-        if s.steps_done == 100:
-            break
-    s.finish()
+    train(model, 100, loss_of)
     assert len(executed) == 100
 
 
@@ -104,37 +105,20 @@ class Block(nn.Module):
         return out
 
 
-def alive() -> int:
-    return sum(each() is not None for each in Block.made)
-
-
 def test_checkpointed_activations_are_dropped() -> None:
-    def most(passes: Any) -> int:
-        found = []
-        for model, x, y in passes:
-            Block.made.clear()
-            out = model(x)
-            found.append(alive())
-            functional.cross_entropy(out, y).backward()
-        return max(found)
+    alive: list[int] = []
 
-    def plain() -> Any:
-        model = nn.Sequential(*(Block() for _ in range(6)))
-        for number in range(10):
-            yield model, torch.randn(8, 6), torch.arange(8) % 3 + number * 0
+    def loss_of(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        alive.append(sum(each() is not None for each in Block.made))
+        Block.made.clear()
+        return functional.cross_entropy(out, y)
 
-    def under_a_session() -> Any:
-        model = nn.Sequential(*(Block() for _ in range(6)))
-        s, optimizer = session(model)
-        for x, y in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                yield model, x, y
-                optimizer.step()
-            if s.steps_done == 10:
-                return
-
-    assert most(under_a_session()) <= most(plain())
+    model = nn.Sequential(*(Block() for _ in range(6)))
+    loss_of(model(torch.randn(8, 6)), torch.arange(8) % 3).backward()
+    (plain,) = alive
+    Block.made.clear()
+    train(model, 10, loss_of)
+    assert max(alive) <= plain
 
 
 def test_no_process_is_forked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,16 +129,8 @@ def test_no_process_is_forked(monkeypatch: pytest.MonkeyPatch) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr(os, "fork", refuse)
-    model = classifier()
-    s, optimizer = session(model)
-    for _ in s.epochs(1):
-        for x, y in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                functional.cross_entropy(model(x), y).backward()
-                optimizer.step()
-    s.finish()
-    assert (s.steps_done, asked) == (80, [])
+    train(classifier(), 80)
+    assert asked == []
 
 
 class Rooted(nn.Module):
@@ -176,15 +152,9 @@ class Rooted(nn.Module):
 @pytest.mark.parametrize("bad", [0, 99_999])
 def test_a_gradient_that_is_no_number_is_not_committed(bad: int) -> None:
     model = Rooted(classifier(), bad)
-    s, optimizer = session(model)
     before = {name: each.detach().clone() for name, each in model.named_parameters()}
     with pytest.raises(ElasticError, match=r"step 0: the gradients of alone are not finite .*, first that of roots"):
-        for x, y in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                functional.cross_entropy(model(x), y).backward()
-                optimizer.step()
-    assert s.steps_done == 0
+        train(model, 1)
     assert all(torch.equal(each, before[name]) for name, each in model.named_parameters())
 
 
@@ -193,6 +163,9 @@ def test_a_loop_that_is_left_leaves_torch_as_it_was() -> None:
     plain = classifier()
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
     model, loader = elastic.ddp(plain, optimizer, DataLoader(samples(), batch_size=32, shuffle=True))
+    other = classifier()  # that the session does not have: it may be trained before and afterwards
+    other(torch.ones(1, 6)).sum().backward()
+    torch.optim.SGD(other.parameters(), lr=0.1).step()
     for number, (x, y) in enumerate(loader):
         optimizer.zero_grad()
         functional.cross_entropy(model(x), y).backward()
@@ -202,7 +175,6 @@ def test_a_loop_that_is_left_leaves_torch_as_it_was() -> None:
         if number == 2:
             break
     assert (torch.autograd.backward, torch.Tensor.backward, torch.autograd.grad) == before
-    other = classifier()  # that the session does not have
     other(x).sum().backward()
     torch.optim.SGD(other.parameters(), lr=0.1).step()
 
@@ -231,3 +203,153 @@ def test_a_session_imports_nothing_of_the_compiler(tmp_path: Path) -> None:
         [sys.executable, "-c", STARTS], env=outside_slurm(), cwd=tmp_path, check=True, capture_output=True, text=True
     )
     assert found.stdout.strip() == "True", found.stderr
+
+
+IMPORTS = """
+import gc, sys
+import malletrain.elastic as elastic
+if sys.argv[1] == "off":
+    gc.disable()
+seen = []
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "malletrain.elastic.errors":
+            seen.append(gc.isenabled())
+sys.meta_path.insert(0, Finder())
+elastic.ElasticError
+print(seen, gc.isenabled())
+"""
+
+
+@pytest.mark.parametrize(("before", "after"), [("on", True), ("off", False)])
+def test_no_garbage_is_collected_while_the_runtime_imports(before: str, after: bool) -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORTS, before], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == f"[False] {after}"
+
+
+class Branches(nn.Module):
+    """Alternates between two layers and never uses the third."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.odd, self.even, self.never = nn.Linear(6, 3), nn.Linear(6, 3), nn.Linear(6, 3)
+        self.turn = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = (self.odd if self.turn % 2 else self.even)(x)
+        return out
+
+
+def made() -> tuple[Branches, torch.optim.Optimizer, torch.amp.GradScaler]:
+    torch.manual_seed(0)
+    model = Branches()
+    return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), torch.amp.GradScaler("cpu")
+
+
+@pytest.mark.parametrize("accumulate", [False, True], ids=["whole", "accumulated"])
+def test_a_session_alone_is_the_plain_loop(accumulate: bool) -> None:
+    generator = torch.Generator().manual_seed(1)
+    data = TensorDataset(torch.randn(24, 6, generator=generator), torch.randint(0, 3, (24,), generator=generator))
+
+    def train(model: Branches, x: torch.Tensor, y: torch.Tensor, scaler: torch.amp.GradScaler, part: float) -> None:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = nn.functional.cross_entropy(model(x), y) * part
+        scaler.scale(loss).backward()
+
+    model, optimizer, scaler = made()
+    for epoch in range(3):
+        for cursor in range(0, 24, 8):
+            model.turn = epoch
+            optimizer.zero_grad()
+            x, y = data.tensors[0][cursor : cursor + 8], data.tensors[1][cursor : cursor + 8]
+            if accumulate:
+                train(model, x[:4], y[:4], scaler, 0.5)
+                train(model, x[4:], y[4:], scaler, 0.5)
+            else:
+                train(model, x, y, scaler, 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+
+    ours, its, loss_scaler = made()
+    s = elastic.Session(ours, its, data, batch_size=8, shuffle=False, options=elastic.Options(noise_scale=True))
+    s.track(scaler=loss_scaler)
+    for epoch in s.epochs(3):
+        for x, y in s.batches():
+            with s.step() as step:
+                ours.turn = epoch
+                its.zero_grad()
+                if accumulate:  # halves of what this worker has: a step may be tried with fewer samples
+                    half = len(x) // 2
+                    with step.accumulate():
+                        train(ours, x[:half], y[:half], loss_scaler, half / len(x))
+                    train(ours, x[half:], y[half:], loss_scaler, 1 - half / len(x))
+                else:
+                    train(ours, x, y, loss_scaler, 1.0)
+                loss_scaler.step(its)
+                loss_scaler.update()
+    assert ours.never.weight.grad is None
+    torch.testing.assert_close(ours.state_dict(), model.state_dict())
+    assert loss_scaler.state_dict() == scaler.state_dict()
+
+
+class Counted(nn.Module):
+    """Records the batch sizes it is called with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+        self.norm = nn.BatchNorm1d(2)
+        self.sizes: list[int] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.sizes.append(len(x))
+        out: torch.Tensor = self.norm(self.layer(x)) if len(x) > 1 else self.layer(x)
+        return out
+
+
+def rehearse(model: nn.Module, length: int = 64, batch: int = 32) -> None:
+    data = TensorDataset(torch.randn(length, 4), torch.zeros(length))
+    sampler = Sampler(length, batch, seed=0, shuffle=True, drop_last=False)
+    warm_up(model, SampleLoader(data, 0, None), sampler, None)
+
+
+def test_an_eager_model_is_called_once_and_keeps_no_trace() -> None:
+    model = Counted()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    seed = torch.initial_seed()
+    rehearse(model)
+    assert model.sizes == [8]
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert torch.initial_seed() == seed
+
+
+def test_a_compiled_model_sees_sizes_that_make_its_graphs_general() -> None:
+    seen: list[int] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
+        seen.append(1)
+        return graph.forward
+
+    model = torch.compile(nn.Sequential(nn.Linear(4, 2), nn.ReLU()), backend=backend)
+    assert isinstance(model, nn.Module)
+    rehearse(model)
+    compiled = len(seen)
+    assert compiled >= 2
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for size in (2, 3, 7, 9, 16, 31, 32):
+            model(torch.randn(size, 4)).sum().backward()
+    assert len(seen) == compiled, "no share is compiled for on the path"
+
+
+def test_a_tiny_data_set_is_enough() -> None:
+    model = torch.compile(nn.Linear(4, 2), backend="eager")
+    assert isinstance(model, nn.Module)
+    rehearse(model, length=1, batch=1)
+
+
+def test_an_observer_has_no_size_again_afterwards() -> None:
+    quantised = pytest.importorskip("torch.ao.quantization")
+    observer = quantised.PerChannelMinMaxObserver()
+    rehearse(nn.Sequential(observer, nn.Linear(4, 2)))
+    assert not observer.min_val.numel()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -33,18 +33,23 @@ from malletrain.elastic.data.sampler import Sampler as SessionSampler
 DATA = TensorDataset(torch.arange(64.0).reshape(64, 1))
 
 
+def session_of(loader: Any, **more: Any) -> tuple[elastic.Session, nn.Module]:
+    model = nn.Linear(1, 1)
+    return elastic.Session(model, torch.optim.SGD(model.parameters(), lr=1e-6), loader, **more), model
+
+
+def steps(session: elastic.Session, model: nn.Module) -> Iterator[torch.Tensor]:
+    """The batches of an epoch, each once it is trained on."""
+    for (x,) in session.batches():
+        with session.step():
+            model(x).mean().backward()
+        yield x
+
+
 def trained_on(loader: Any, epochs: int = 1, **more: Any) -> list[list[list[int]]]:
     """The rows of each batch that a session of one worker yields, by epoch."""
-    model = nn.Linear(1, 1)
-    session = elastic.Session(model, torch.optim.SGD(model.parameters(), lr=1e-6), loader, **more)
-    seen: list[list[list[int]]] = []
-    for _ in session.epochs(epochs):
-        seen.append([])
-        for (x,) in session.batches():
-            with session.step():
-                model(x).mean().backward()
-            seen[-1].append(x.flatten().int().tolist())
-    return seen
+    session, model = session_of(loader, **more)
+    return [[x.flatten().int().tolist() for x in steps(session, model)] for _ in session.epochs(epochs)]
 
 
 def flat(batches: list[list[int]]) -> list[int]:
@@ -80,18 +85,21 @@ def test_samplers_that_repeat_and_leave_out() -> None:
     assert len(flat(trained_on(DataLoader(DATA, batch_size=10, sampler=again))[0])) == 100
 
 
-class ByNumpy(Sampler[int]):
-    """Draws from numpy's global generator."""
+class Drawn(Sampler[int]):
+    """Draws by numpy's global generator, or by this call, by default 20 samples."""
+
+    def __init__(self, draw: Callable[[int], Any] = np.random.permutation) -> None:
+        self.draw = draw
 
     def __iter__(self) -> Iterator[int]:
-        return iter(np.random.permutation(20).tolist())
+        return iter([int(each) for each in self.draw(20)])
 
     def __len__(self) -> int:
         return 20
 
 
-class ByEpoch(Sampler[int]):
-    """Draws from a generator of its own, seeded by the epoch."""
+class ByEpoch(Drawn):
+    """Its call is given the epoch."""
 
     epoch = 0
 
@@ -99,25 +107,7 @@ class ByEpoch(Sampler[int]):
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
-        return iter(np.random.default_rng(self.epoch).permutation(20).tolist())
-
-    def __len__(self) -> int:
-        return 20
-
-
-class OwnGenerator(ByNumpy):
-    """Draws from a generator of its own: another order each time."""
-
-    def __init__(self) -> None:
-        self.rng = np.random.default_rng(0)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.rng.permutation(20).tolist())
-
-
-class TooMany(ByNumpy):
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(64))
+        return iter([int(each) for each in self.draw(self.epoch)])
 
 
 class NoLength(Sampler[int]):
@@ -125,14 +115,7 @@ class NoLength(Sampler[int]):
         return iter(range(64))
 
 
-class Varying(ByEpoch):
-    """As many samples as the epoch says."""
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(20 - self.epoch))
-
-
-@pytest.mark.parametrize("sampler", [ByNumpy(), ByEpoch()])
+@pytest.mark.parametrize("sampler", [Drawn(), ByEpoch(lambda epoch: np.random.default_rng(epoch).permutation(20))])
 def test_any_sampler_draws_the_same_on_each_worker(sampler: Sampler[int]) -> None:
     loader = DataLoader(DATA, batch_size=8, sampler=sampler)
     torch.manual_seed(1)
@@ -197,11 +180,11 @@ class Doubling(DataLoader[Any]):
             yield (2 * x,)
 
 
-class WithNegatives(Dataset[tuple[torch.Tensor]]):
-    """A negative for each sample, and a list of what was loaded: each worker's own."""
+class Rows(Dataset[tuple[torch.Tensor]]):
+    """Values that the script sets, and a list of what was loaded: each worker's own."""
 
     def __init__(self) -> None:
-        self.negatives = list(range(16))
+        self.values, self.scale = list(range(16)), 1.0
         self.seen: list[int] = []
 
     def __len__(self) -> int:
@@ -209,24 +192,19 @@ class WithNegatives(Dataset[tuple[torch.Tensor]]):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor]:
         self.seen.append(index)
-        return (torch.tensor([float(self.negatives[index])]),)
+        return (torch.tensor([self.scale * self.values[index]]),)
 
 
 @pytest.mark.parametrize("processes", [0, 1])
 def test_negatives_drawn_between_epochs_are_trained_on_and_agreed(processes: int) -> None:
-    rows = WithNegatives()
-    model = nn.Linear(1, 1)
-    loader = DataLoader(rows, batch_size=8, num_workers=processes)
-    session = elastic.Session(model, torch.optim.SGD(model.parameters(), lr=1e-6), loader)
+    rows = Rows()
+    session, model = session_of(DataLoader(rows, batch_size=8, num_workers=processes))
     digests = []
     try:
         for epoch in session.epochs(3):
-            for (x,) in session.batches():
-                with session.step():
-                    model(x).mean().backward()
-                assert x.min() >= 100 * epoch
+            assert min(float(x.min()) for x in steps(session, model)) >= 100 * epoch
             digests.append(session._runtime.invariants._plain()["data set"])
-            rows.negatives = [100 * (epoch + 1) + index for index in range(16)]
+            rows.values = [100 * (epoch + 1) + index for index in range(16)]
     except elastic.ElasticError as error:
         assert processes and "processes that load have the old one" in str(error)
     else:
@@ -239,41 +217,27 @@ def test_batches_of_a_batch_sampler_stay_together() -> None:
     assert trained_on(loader)[0] == batches
 
 
-class Scaled(Dataset[tuple[torch.Tensor]]):
-    scale = 1.0
-
-    def __len__(self) -> int:
-        return 16
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor]:
-        return (torch.tensor([index * self.scale]),)
-
-
 @pytest.mark.parametrize("processes", [0, 1])
 def test_what_the_script_sets_on_the_loaders_data_set_reaches_the_samples(processes: int) -> None:
-    loader = DataLoader(Scaled(), batch_size=8, sampler=SubsetRandomSampler(range(8)), num_workers=processes)
-    model = nn.Linear(1, 1)
-    session = elastic.Session(model, torch.optim.SGD(model.parameters(), lr=1e-6), loader)
+    loader = DataLoader(Rows(), batch_size=8, sampler=SubsetRandomSampler(range(8)), num_workers=processes)
+    session, model = session_of(loader)
     for epoch in session.epochs(2):
         loader.dataset.scale = epoch + 1.0  # type: ignore[attr-defined]  # a curriculum
-        for (x,) in session.batches():
-            with session.step():
-                model(x).mean().backward()
+        for x in steps(session, model):
             assert sorted(x.flatten().tolist()) == [row * (epoch + 1.0) for row in range(8)]
 
 
 def test_weights_that_change_between_epochs_are_drawn_with() -> None:
     """As of a sampler that takes hard samples more often: also where batches are loaded ahead."""
     sampler = WeightedRandomSampler([1.0] * 8 + [0.0] * 56, 16)
-    loader = DataLoader(DATA, batch_size=8, sampler=sampler, num_workers=1)
-    model = nn.Linear(1, 1)
-    session = elastic.Session(model, torch.optim.SGD(model.parameters(), lr=1e-6), loader)
+    session, model = session_of(DataLoader(DATA, batch_size=8, sampler=sampler, num_workers=1))
     for epoch in session.epochs(2):
-        for (x,) in session.batches():
-            with session.step():
-                model(x).mean().backward()
+        for x in steps(session, model):
             assert (x >= 8).any().item() == (epoch == 1)
         sampler.weights = 1.0 - sampler.weights
+
+
+GENERATOR = np.random.default_rng(0)
 
 
 class Lines(IterableDataset[int]):
@@ -290,8 +254,12 @@ class Lines(IterableDataset[int]):
         (DataLoader(DATA, batch_size=None), {}, "batch_size=None makes no batches"),
         (DataLoader(DATA, 4, sampler=DistributedSampler(DATA, 2, 0)), {}, "leave DistributedSampler out"),
         (DataLoader(DATA, 4, num_workers=1, worker_init_fn=print), {}, "leave worker_init_fn out"),
-        (DataLoader(DATA, 4, sampler=OwnGenerator()), {}, "OwnGenerator gives another order each time"),
-        (DataLoader(DATA, 4, sampler=TooMany()), {}, "TooMany yields more in an epoch than its length, 20"),
+        (DataLoader(DATA, 4, sampler=Drawn(GENERATOR.permutation)), {}, "Drawn gives another order each time"),
+        (
+            DataLoader(DATA, 4, sampler=Drawn(lambda _: range(64))),
+            {},
+            "Drawn yields more in an epoch than its length, 20",
+        ),
         (DataLoader(DATA, 4, sampler=NoLength()), {}, "NoLength has no length"),
         (DataLoader(DATA, 4), {"shuffle": False}, r"Session\(..., shuffle=...\): say it to the DataLoader"),
         (
@@ -309,8 +277,8 @@ def test_what_cannot_be_divided_is_refused_by_name(loader: Any, more: dict[str, 
 
 
 def test_epochs_of_other_lengths_are_refused() -> None:
-    with pytest.raises(elastic.ElasticError, match="Varying gives 19 samples in epoch 1, and 20 in epoch 0"):
-        loader = DataLoader(DATA, batch_size=4, sampler=Varying())
+    with pytest.raises(elastic.ElasticError, match="ByEpoch gives 19 samples in epoch 1, and 20 in epoch 0"):
+        loader = DataLoader(DATA, batch_size=4, sampler=ByEpoch(lambda epoch: range(20 - epoch)))
         order = loader_terms(loader, 0).order
         SessionSampler(20, 4, seed=0, shuffle=False, drop_last=False, order=order).permutation(1)
 
@@ -321,9 +289,7 @@ def test_a_rule_for_the_batch_is_kept() -> None:
 
 
 def test_an_evaluation_names_its_data_set_where_the_sampler_leaves_samples_out() -> None:
-    model = nn.Linear(1, 1)
-    loader = DataLoader(DATA, batch_size=8, sampler=SubsetRandomSampler(range(8)))
-    session = elastic.Session(model, torch.optim.SGD(model.parameters(), lr=0.1), loader)
+    session, _ = session_of(DataLoader(DATA, batch_size=8, sampler=SubsetRandomSampler(range(8))))
     with pytest.raises(elastic.ElasticError, match="SubsetRandomSampler leaves samples out"):
         session.evaluate(lambda batch: {"sum": batch[0].sum()})
     assert session.evaluate(lambda batch: {"sum": batch[0].sum()}, DATA) == {"sum": 31.5}

@@ -1,14 +1,16 @@
-"""Nodes with several processes: one member each, and the result of a static run."""
+"""Nodes with several processes, one member each, and processes that were started together: every process group
+satisfies the contract, and the result is that of a static run."""
 
 from __future__ import annotations
 
 import itertools
+import json
+import os
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -17,13 +19,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.domain.event import EventKind
-from malletrain.elastic.comm.group import Group
+from malletrain.elastic.comm.authentication import Meeting
+from malletrain.elastic.comm.group import Group, SoloGroup
 from malletrain.elastic.comm.local_rank import LocalRank, find_local_rank
+from malletrain.elastic.comm.static_rendezvous import environment_world, meeting_file, rank_and_size
 from malletrain.elastic.comm.world_group import make_world_group
-from malletrain.elastic.errors import ElasticError, PeerLost
+from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.resize.state_recovery import MemberState, plan_recovery
+from scripts.lab.ports import free_port
 from tests.elastic import group_contract
-from tests.elastic.coordinator import HERE, Coordinator, Pod, outside_slurm, running
+from tests.elastic.coordinator import HERE, Coordinator, Pod, outside_slurm, run_ranks, running
 from tests.elastic.digits import (
     EPOCHS,
     SCRIPT,
@@ -34,7 +39,7 @@ from tests.elastic.digits import (
     slow,
     wait_lines,
 )
-from tests.elastic.stores import meeting, serve
+from tests.elastic.stores import HOST, PATIENCE, run
 from tests.elastic.test_launch import launched
 from tests.waiting import wait_until
 from tests.world import data_of
@@ -42,36 +47,12 @@ from tests.world import data_of
 PLACES = 2
 
 
-def run(nodes: int, places: int, act: Callable[[Group], object]) -> list[object]:
-    """`act(group)` in a thread for each process of a real group of nodes; results or errors by rank."""
-    server = serve()
-    results: list[object] = [None] * (nodes * places)
-    done = threading.Barrier(len(results))
-
-    def member(rank: int) -> None:
-        node, place = divmod(rank, places)
-        patience = timedelta(seconds=30)
-        group = make_world_group(
-            meeting(server.address), node, nodes, LocalRank(place, places), "127.0.0.1", patience
-        )
-        try:
-            results[rank] = act(group)
-        except (AssertionError, PeerLost) as error:
-            results[rank] = f"{type(error).__name__}: {error}"
-        finally:
-            done.wait(60)
-            group.abandon()
-
-    threads = [threading.Thread(target=member, args=(rank,)) for rank in range(len(results))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return results
-
-
 @pytest.mark.parametrize(("nodes", "places"), [(1, 3), (2, 2), (3, 2)])
 def test_a_group_of_nodes_keeps_the_contract(nodes: int, places: int) -> None:
+    def make(meeting: Meeting, rank: int) -> Group:
+        node, place = divmod(rank, places)
+        return make_world_group(meeting, node, nodes, LocalRank(place, places), HOST, PATIENCE)
+
     def act(group: Group) -> str:
         node, place = divmod(group.rank, places)
         in_node = [node * places + other for other in range(places)]
@@ -79,7 +60,7 @@ def test_a_group_of_nodes_keeps_the_contract(nodes: int, places: int) -> None:
         group_contract.check(group, [ring for ring in (in_node, at_place) if len(ring) > 1])
         return "kept"
 
-    assert run(nodes, places, act) == ["kept"] * (nodes * places)
+    assert run(nodes * places, act, make) == ["kept"] * (nodes * places)
 
 
 @given(st.integers(1, 4), st.lists(st.tuples(st.booleans(), st.integers(0, 2)), min_size=1, max_size=6))
@@ -190,21 +171,17 @@ def test_a_frozen_process_takes_its_node_out_and_all_can_leave_and_resume(tmp_pa
 
 
 @pytest.mark.parametrize(
-    "how",
-    [
-        pytest.param((), id="each holds the model", marks=pytest.mark.nightly),
-        pytest.param(("--clip",), id="accumulating"),
-    ],
+    ("how", "carrier"), [(["--clip"], {}), ([], {"STANDIN": "20"})], ids=["accumulating", "over a device"]
 )
 def test_nodes_of_two_grow_shrink_and_are_lost_like_a_static_run(
-    tmp_path: Path, static: Static, how: tuple[str, ...]
+    tmp_path: Path, static: Static, how: list[str], carrier: dict[str, str]
 ) -> None:
     script = [SCRIPT, *slow(tmp_path), *how]
     with running(tmp_path) as (daemon, pod):
-        pod.spawn_node(daemon.url, 0, script, PLACES)
+        pod.spawn_node(daemon.url, 0, script, PLACES, 0, **carrier)
         daemon.wait_world([0])
         for task in (1, 2):
-            pod.spawn_node(daemon.url, task, script, PLACES)
+            pod.spawn_node(daemon.url, task, script, PLACES, 0, **carrier)
         daemon.wait_world([0, 1, 2])
         wait_until(lambda: any(line["size"] == 6 for line in diary(tmp_path)), 60, "a step of six processes")
         pod.kill_between_steps((1, 1))
@@ -226,24 +203,16 @@ def test_nodes_of_two_grow_shrink_and_are_lost_like_a_static_run(
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={PLACES}"]
 
 
-@pytest.mark.nightly
-def test_torchrun_without_a_daemon_trains_as_one(tmp_path: Path, static: Static) -> None:
-    env = outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path), MALLETRAIN_MEETING_DIR=str(tmp_path / "meeting"))
-    subprocess.run([*TORCHRUN, SCRIPT, "--epochs", "2"], env=env, check=True, timeout=300)
-    assert {line["size"] for line in diary(tmp_path) if "step" in line} == {PLACES}
-    assert_every_sample_once(diary(tmp_path), 2)
-    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", "2"), 1e-12)
-
-
-def test_torchrun_in_a_pilot_leaves_in_order(tmp_path: Path) -> None:
+@pytest.mark.parametrize("body", ["trap 'exit 143' TERM; WORKER; touch after", "WORKER && touch after"])
+def test_torchrun_in_a_pilot_leaves_in_order(tmp_path: Path, body: str) -> None:
     worker = [*TORCHRUN, str(HERE / "as_worker.py"), SCRIPT, "--epochs", "100", "--step-seconds", "0.1"]
-    body = f"trap 'exit 143' TERM; {' '.join(worker)}; touch {tmp_path}/after"
+    body = f"cd {shlex.quote(str(tmp_path))}; {body.replace('WORKER', shlex.join(worker))}"
     with running(tmp_path) as (daemon, _), launched(daemon.url, tmp_path, "--", "/bin/bash", "-c", body) as process:
         daemon.wait_world([0])
         wait_until(lambda: any(line["size"] == PLACES for line in diary(tmp_path)), 60, "a step of both")
         daemon.leave(0)
         wait_until(lambda: bool(daemon.seen(EventKind.WORKER_LEFT)), 90, "the node has left")
-        assert process.wait(60) == 143
+        assert process.wait(60) != 0
         assert str(data_of(daemon.seen(EventKind.WORKER_LEFT)[0])["saved"]).startswith(str(tmp_path / ".malletrain"))
         assert not daemon.seen(EventKind.WORKER_LOST)
     assert not (tmp_path / "after").exists()
@@ -259,3 +228,68 @@ def test_a_node_with_another_number_of_processes_is_told_so(tmp_path: Path, carr
         assert "this node has 1 training processes and the others have 2: start as many on each" in pod.log(1)
         (tmp_path / "go").touch()
         assert pod.wait_node(0) == [0, 0]
+
+
+def mpi() -> list[str]:
+    """The command `mpiexec -n 3 python`; skips the test without MPI. MALLETRAIN_TEST_MPI names a python with
+    mpi4py."""
+    python = os.environ.get("MALLETRAIN_TEST_MPI", sys.executable)
+    beside = Path(python).parent / "mpiexec"
+    command = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if command is None:
+        pytest.skip("no mpiexec: apt-get install mpich, or pip install mpich")
+    if subprocess.run([python, "-c", "import mpi4py.MPI"], capture_output=True, timeout=60).returncode:
+        pytest.skip("no mpi4py: pip install mpi4py, or MALLETRAIN_TEST_MPI=/path/to/python that has it")
+    return [command, "-n", "3", python]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_gloo_group_satisfies_the_contract(size: int) -> None:
+    assert run(size, group_contract.kept) == ["kept"] * size
+
+
+def test_mpi_group_satisfies_the_contract() -> None:
+    command = [*mpi(), group_contract.__file__]
+    done = subprocess.run(command, env=outside_slurm(), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"kept by rank {rank} of 3" for rank in range(3)]
+
+
+def test_processes_of_one_mpiexec_train_as_one(tmp_path: Path, static: Static) -> None:
+    options = ["--epochs", "2", "--clip"]
+    command = [*mpi(), SCRIPT, *options, "--world", "mpi"]
+    subprocess.run(command, env=outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path)), check=True, timeout=300)
+    assert_every_sample_once(diary(tmp_path), 2)
+    assert {line["size"] for line in diary(tmp_path) if "step" in line} == {3}
+    assert_equal(torch.load(tmp_path / "final.pt"), static(*options), 1e-12)
+
+
+@pytest.mark.parametrize("carrier", [{}, {"STANDIN": "20"}], ids=["host", "device"])
+def test_processes_of_one_step_train_as_one(tmp_path: Path, static: Static, carrier: dict[str, str]) -> None:
+    """One rank from Slurm's variables, one from torchrun's."""
+    options = ["--epochs", "2", "--clip"]
+    more = {"MASTER_PORT": str(free_port()), **carrier}
+    (tmp_path / "meeting").mkdir(mode=0o700)
+    stale = tmp_path / "meeting" / f"meeting-127.0.0.1_{more['MASTER_PORT']}-"
+    stale.write_text(json.dumps([f"127.0.0.1:{free_port()}", "of an earlier run"]))
+    slurm = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_JOB_ID": str(os.getpid())}
+    script = [SCRIPT, *options, "--world", "environment"]
+    statuses, logs = run_ranks(tmp_path, script, [slurm | more, {"RANK": "1"} | more])
+    assert statuses == [0, 0], logs
+    assert not list((tmp_path / "meeting").iterdir()), "the secret is removed when all have come"
+    assert_every_sample_once(diary(tmp_path), 2)
+    assert_equal(torch.load(tmp_path / "final.pt"), static(*options), 1e-12)
+
+
+def test_rank_and_meeting_come_from_the_environment() -> None:
+    slurm = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS": "8"}
+    assert rank_and_size(slurm) == (3, 4)
+    assert meeting_file(slurm | {"SLURM_JOB_ID": "5", "SLURM_STEP_ID": "1"}) == "meeting-5_1-"
+    assert meeting_file({"MASTER_ADDR": "::1", "MASTER_PORT": "29500"}) == "meeting-__1_29500-"
+    assert isinstance(environment_world({"RANK": "0", "WORLD_SIZE": "1"}), SoloGroup)
+    with pytest.raises(ElasticError, match="start the script with srun or torchrun"):
+        rank_and_size({"RANK": "4", "WORLD_SIZE": "4"})
+    with pytest.raises(ElasticError, match="set MASTER_ADDR"):
+        meeting_file({"SLURM_JOB_ID": "5"})
+    with pytest.raises(ElasticError, match="and MASTER_ADDR"):
+        environment_world({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "nowhere.invalid", "MASTER_PORT": "1"})

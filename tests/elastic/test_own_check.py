@@ -210,18 +210,18 @@ def test_it_reads_what_the_script_reads_and_writes_in_its_own_folder_alone(confi
     assert [path.name for path in confined.outer.iterdir()] == ["rows"]
 
 
-def test_one_that_takes_too_long_or_too_much_is_ended_with_all_that_it_started(confined: Confined) -> None:
-    answer = confined.answer("--hang", seconds=3.0)
-    assert answer == {
-        "verdict": "undecided", "text": "too large to be checked beside its training: it was not over after 3 s"
-    }  # fmt: skip
-    assert confined.left() == []
-    (confined.own / "work" / "rows").unlink()
-    for path in [*(confined.own / "work").iterdir(), *(p for p in confined.own.iterdir() if p.is_file())]:
-        path.unlink()
-    (confined.own / "work").rmdir()
-    answer = confined.answer("--grow", size=300_000_000)
-    assert answer["text"] == "too large to be checked beside its training: it took more than 0.3 GiB"
+@pytest.mark.parametrize(
+    ("how", "bounds", "said"),
+    [
+        ("--hang", {"seconds": 3.0}, "it was not over after 3 s"),
+        ("--grow", {"size": 300_000_000}, "it took more than 0.3 GiB"),
+    ],
+)
+def test_one_that_takes_too_long_or_too_much_is_ended_with_all_that_it_started(
+    confined: Confined, how: str, bounds: dict[str, Any], said: str
+) -> None:
+    text = f"too large to be checked beside its training: {said}"
+    assert confined.answer(how, **bounds) == {"verdict": "undecided", "text": text}
     assert confined.left() == []
 
 

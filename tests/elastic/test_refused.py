@@ -1,8 +1,10 @@
-"""Models that cannot be trained this way are refused, and the message says what to do."""
+"""Models and loops that cannot be trained this way are refused, and the message says what to do; a loop over a
+DataLoader as it is, by `elastic.ddp`, is equal to its static run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,11 +12,17 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import HashStore
-from torch.utils.data import TensorDataset
+from torch.nn import functional
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from malletrain import elastic
+from malletrain.elastic.adapters.ddp import ElasticLoader
 from malletrain.elastic.adapters.steps import Steps
 from malletrain.elastic.data.sampler import Sampler
+from tests.elastic.coordinator import HERE, running
+from tests.elastic.digits import assert_equal, run_alone
+from tests.elastic.test_habits import steps_of
+from tests.waiting import wait_until
 
 DATA = TensorDataset(torch.zeros(8, 4), torch.zeros(8, dtype=torch.int64))
 
@@ -49,8 +57,11 @@ def test_a_sharded_model(two_processes: None) -> None:
 
 def test_a_model_in_ddp(one_process: None) -> None:
     model = nn.parallel.DistributedDataParallel(nn.Linear(4, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(elastic.ElasticError, match="give Session the plain model"):
-        elastic.Session(model, torch.optim.SGD(model.parameters(), lr=0.1), DATA, batch_size=4)
+        elastic.Session(model, optimizer, DATA, batch_size=4)
+    with pytest.raises(elastic.ElasticError, match=r"init_process_group has been called.*loader.session has is_main"):
+        elastic.ddp(nn.Linear(4, 3), optimizer, DataLoader(DATA, batch_size=4))
 
 
 @pytest.mark.parametrize(
@@ -136,11 +147,6 @@ def test_batches_of_a_script_need_a_fixed_batch_and_a_loop_of_its_own() -> None:
         Steps(session, DATA, 1)
 
 
-def test_a_batch_follows_the_scripts_order() -> None:
-    sampler = Sampler(8, 4, seed=0, shuffle=True, drop_last=False, order=lambda _: [7, 6, 5, 4, 3, 2, 1, 0])
-    assert [sampler.share(0, 4, rank, 2).indices for rank in (0, 1)] == [[3, 2], [1, 0]]
-
-
 @pytest.mark.parametrize("closure", [None, lambda: torch.zeros(())], ids=["plain", "closure"])
 def test_a_step_that_is_refused_has_changed_nothing(closure: Any) -> None:
     """What a failing worker saves of its state would hold it; with a closure, gradients are made in the step."""
@@ -170,3 +176,104 @@ def test_sparse_gradients_are_refused_before_a_second_worker_joins(must_be_finit
             for x, y in session.batches():
                 with session.step():
                     nn.functional.cross_entropy(model(x), y).backward()
+
+
+ROWS = TensorDataset(torch.zeros(32, 4), torch.zeros(32, dtype=torch.int64))
+MODEL = nn.Sequential(nn.Linear(4, 3))
+OPTIMIZER = torch.optim.SGD(MODEL.parameters(), lr=0.1)
+
+
+def made(
+    model: nn.Module = MODEL, sampler: torch.utils.data.Sampler[int] | None = None, **settings: Any
+) -> ElasticLoader:
+    return elastic.ddp(model, OPTIMIZER, DataLoader(ROWS, batch_size=8, sampler=sampler), **settings)[1]
+
+
+def backward(x: torch.Tensor, y: torch.Tensor) -> None:
+    OPTIMIZER.zero_grad()
+    functional.cross_entropy(MODEL(x), y).backward()
+    OPTIMIZER.step()
+
+
+def evaluates_within() -> None:
+    loader = made()
+    for _ in loader.epochs(1):
+        for x, y in loader:
+            backward(x, y)
+            loader.session.evaluate(lambda batch: {"n": len(batch)})
+
+
+def reduces_within() -> None:
+    loader = made()
+    for _ in loader.epochs(1):
+        for x, y in loader:
+            backward(x, y)
+            loader.session.agree(1.0)
+
+
+def accumulates_over_batches() -> None:
+    parallel, loader = elastic.ddp(MODEL, OPTIMIZER, DataLoader(ROWS, batch_size=8))
+    for _ in loader.epochs(1):
+        for x, y in loader:
+            with parallel.no_sync():
+                functional.cross_entropy(parallel(x), y).backward()
+
+
+def leaves_a_batch() -> None:
+    loader = made()
+    for _ in loader.epochs(2):
+        for _ in loader:
+            break
+
+
+def second_backward() -> None:
+    loader = made()
+    for _ in loader.epochs(1):
+        for x, y in loader:
+            backward(x, y)
+            backward(x, y)
+
+
+REFUSED: list[tuple[Callable[[], object], str]] = [
+    (
+        lambda: made(sampler=DistributedSampler(ROWS, num_replicas=2, rank=0)),
+        r"leave DistributedSampler out: DataLoader\(dataset, batch_size=N, shuffle=True\)",
+    ),
+    (lambda: made(nn.SyncBatchNorm(3)), r"elastic.sync_batchnorm\(model\)"),
+    (lambda: made(virtual_shards=4), r"virtual_shards=...\): a loop over shards"),
+    (evaluates_within, r"evaluate\(\) belongs after the loop over batches"),
+    (reduces_within, r"after the `with s.step\(\):` block, not inside"),
+    (accumulates_over_batches, r"without a backward\(\) outside step.accumulate\(\)"),
+    (leaves_a_batch, r"without a backward\(\)"),
+    (second_backward, r"a second time in a step"),
+]
+
+
+@pytest.mark.parametrize(("habit", "said"), REFUSED)
+def test_what_cannot_be_kept_is_refused_by_name(habit: Callable[[], object], said: str) -> None:
+    OPTIMIZER.zero_grad()
+    with pytest.raises(elastic.ElasticError, match=said):
+        habit()
+
+
+def test_a_loop_over_a_loader_is_equal_over_changes_of_size(tmp_path: Path) -> None:
+    """From one worker to three; one is killed within its fourth step; another joins. That step is repeated by the
+    others, with the scheduler and the script's own count taken back."""
+    script = [str(HERE / "train_habits.py"), "by_ddp"]
+    static = run_alone(tmp_path / "static", *script)
+    with running(tmp_path) as (daemon, pod):
+        pod.spawn(daemon.url, 0, script)
+        wait_until(lambda: len(steps_of(tmp_path, 0)) >= 2, 60, "two steps")
+        pod.spawn(daemon.url, 1, script)
+        pod.spawn(daemon.url, 2, script, TROUBLE="kill@backward#4")
+        wait_until(lambda: len(steps_of(tmp_path, 2)) >= 2, 60, "two steps of three")
+        daemon.wait_world([0, 1])
+        made = len(steps_of(tmp_path, 0))
+        wait_until(lambda: len(steps_of(tmp_path, 0)) >= made + 1, 60, "a step of two")
+        pod.spawn(daemon.url, 3, script)
+        daemon.wait_world([0, 1, 3])
+        pod.finish(0)
+    assert_equal(torch.load(tmp_path / "final.pt"), static, 1e-12)
+    bodies = [steps_of(tmp_path, task) for task in (0, 1)]
+    assert any(len(set(each)) < len(each) for each in bodies), "the kill must have aborted a step on some worker"
+    assert "statistical" not in pod.logs(), "what takes a step back is none of the script's operations"

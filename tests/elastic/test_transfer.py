@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from datetime import timedelta
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.elastic.comm.gloo_group import make_group
 from malletrain.elastic.comm.group import Group
 from malletrain.elastic.errors import PeerLost
 from malletrain.elastic.state import transfer
 from malletrain.elastic.state.training_state import pack, unpack
 from malletrain.elastic.state.transfer import FAN_OUT, checksum, packets, receive_state, relay_tree, send_state
-from tests.elastic.stores import meeting, serve
+from tests.elastic.stores import run
 
 
 @given(st.integers(1, 20), st.integers(0, 300))
@@ -59,30 +54,6 @@ def test_the_checksum_detects_a_change_of_any_byte() -> None:
 MODEL = {"w": torch.randn(70, 30), "b": torch.randn(3), "n": torch.tensor(7), "none": torch.zeros(0)}
 HALF = torch.randn(33).to(torch.bfloat16)
 STATE = {"model": MODEL, "half": [HALF, True, "text"]}
-
-
-def run(size: int, act: Callable[[Group], object]) -> list[object]:
-    """Run `act(group)` in a thread for each member of a real group; returns results or errors by rank."""
-    server = serve()
-    results: list[object] = [None] * size
-
-    def member(rank: int) -> None:
-        group = make_group(meeting(server.address), rank, size, "127.0.0.1", timedelta(seconds=30))
-        try:
-            results[rank] = act(group)
-        except PeerLost as lost:
-            results[rank] = lost
-        finally:
-            done.wait(60)
-            group.abandon()
-
-    done = threading.Barrier(size)
-    threads = [threading.Thread(target=member, args=(rank,)) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return results
 
 
 def hand_down(group: Group, givers: int) -> object:

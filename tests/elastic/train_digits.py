@@ -1,6 +1,7 @@
 """What a researcher would write, on real data (scikit-learn's handwritten digits), in float64 so that equality shows.
 
-Keeps a diary: one line for each committed step, written inside the step.
+Keeps a diary: one line for each committed step, written inside the step. In a world `--norm` and `--compiled` change
+the model; alone it is the plain one, to compare with.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from sklearn.datasets import load_digits
@@ -46,6 +47,15 @@ def main() -> None:
     parser.add_argument("--report", action="store_true", help="the number of each step")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--wait-for", type=int, default=0, help="begin with so many workers")
+    parser.add_argument("--held", action="store_true", help="begin once there is a file start-WORKER")
+    parser.add_argument("--samples", type=int, default=1797)
+    parser.add_argument("--sum", action="store_true", help="a loss that is a sum")
+    parser.add_argument("--norm", action="store_true", help="BatchNorm over the whole batch")
+    parser.add_argument("--compiled", default="", help="by this backend")
+    parser.add_argument(
+        "--batches", action="store_true", help="a batch that follows the workers, rates that follow it"
+    )
+    parser.add_argument("--replay", type=Path, help="with the batch of each step as in this file")
     options = parser.parse_args()
     torch.manual_seed(options.seed)
     home = Path(os.environ["MALLETRAIN_TEST_DIR"])
@@ -58,6 +68,15 @@ def main() -> None:
     if options.shards:
         layers = [nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 10)]
         model = nn.Sequential(*layers).double()
+    if options.norm:
+        model = nn.Sequential(
+            nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(),
+            nn.Linear(144, 16), nn.BatchNorm1d(16, affine=False, momentum=None), nn.ReLU(), nn.Linear(16, 10),
+        ).double()  # fmt: skip
+    trained: nn.Module = model
+    if "SLURM_JOB_ID" in os.environ:
+        trained = elastic.sync_batchnorm(model) if options.norm else model
+        trained = cast(nn.Module, torch.compile(model, backend=options.compiled)) if options.compiled else trained
     dtype = torch.float32 if options.float32 or options.autocast else torch.float64
     model.to(options.device, dtype)
     optimizer: torch.optim.Optimizer
@@ -68,20 +87,39 @@ def main() -> None:
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 50, 0.9)
     digits = load_digits()
     x, y = torch.tensor(digits.data, dtype=dtype) / 16, torch.tensor(digits.target)
-    dataset = TensorDataset(x, y, torch.arange(len(y)))
+    dataset = TensorDataset(*(part[: options.samples] for part in (x, y, torch.arange(len(y)))))
     world = None
     if options.world == "environment":
         world = elastic.environment_world(os.environ)
     elif options.world == "mpi":
         world = elastic.mpi_world()
+
+    class Replayed(elastic.Chosen):
+        """The batch of each step is that of another run."""
+
+        def batch(self, chosen: int, present: int) -> int:
+            return batches[s.steps_done]
+
+    batches: list[int] = json.loads(options.replay.read_text()) if options.replay else []
+    rule = (Replayed if options.replay else elastic.Chosen)(32, low=16, high=128)
     s = elastic.Session(
-        model, optimizer, dataset, batch_size=options.batch, virtual_shards=options.shards or None, seed=options.seed,
+        trained, optimizer, dataset, batch_size=rule if options.batches else options.batch,
+        virtual_shards=options.shards or None, seed=options.seed, reduction="sum" if options.sum else "mean",
         options=elastic.Options(
             checkpoint_s=options.checkpoint_s, world=world, loaders=options.loaders,
+            learning_rate=elastic.LearningRate("sqrt", warm_up=512) if options.batches else elastic.LearningRate(),
             when_main=lambda: (home / "mains").open("a").write(f"{me}\n"),
         ),
     )  # fmt: skip
-    s.track(scheduler=scheduler)
+    schedule: Any = scheduler
+    if options.batches:
+        schedule = elastic.Schedule(scheduler, s)
+        average = torch.optim.swa_utils.AveragedModel(
+            model, avg_fn=lambda old, new, _: old.lerp(new, 1 - s.info.decay(0.99))
+        )
+        s.track(average=average)
+    s.track(scheduler=schedule)
+    (home / f"equality-{me}").write_text(s.info.equality)
     if options.raise_before:
         raise RuntimeError("made to fail before training")
     slow_by = float(os.environ.get("SLOW_BY", "0"))
@@ -103,7 +141,8 @@ def main() -> None:
             (loss(model(x[half:]), y[half:], reduction="sum") / len(y)).backward()
         else:
             with torch.autocast(options.device, torch.bfloat16, enabled=options.autocast):
-                value = loss(model(x), y) * (len(y) if options.by_share else 1)
+                value = loss(trained(x), y, reduction="sum" if options.sum else "mean")
+                value = value / options.batch if options.sum else value * len(y) if options.by_share else value
             value.backward()
         used: list[int] = index.tolist()
         return used
@@ -115,14 +154,17 @@ def main() -> None:
             "right": (out.argmax(1) == y).sum(),
         }
 
-    while options.wait_for:
-        (home / f"here-{me}").touch()
-        if len(list(home.glob("here-*"))) >= options.wait_for:
-            break
+    (home / f"here-{me}").touch()
+    while len(list(home.glob("here-*"))) < options.wait_for:
+        time.sleep(0.01)
+    while options.held and not (home / f"start-{me}").exists():
         time.sleep(0.01)
     flipping = None
+    epochs = s.epochs(options.epochs)
+    if options.compiled:
+        torch._dynamo.config.error_on_recompile = True
     with (home / f"diary-{me}.jsonl").open("a", buffering=1) as diary:
-        for epoch in s.epochs(options.epochs):
+        for epoch in epochs:
             for batch in s.batches():
                 if os.environ.get("FLIP_AT") == str(s.steps_done):  # damaged memory: a bit of a parameter
                     next(model.parameters()).detach().numpy().view("u8")[3, 5] ^= 1 << 54
@@ -153,9 +195,12 @@ def main() -> None:
                     if options.clip:
                         nn.utils.clip_grad_norm_(model.parameters(), 0.5)
                     optimizer.step()
-                    scheduler.step()
+                    schedule.step()
+                    if options.batches:
+                        average.update_parameters(model)
                     line = {"step": s.steps_done, "task": me.partition(".")[0], "epoch": epoch, "size": s.size}
                     line |= {"indices": indices if s.info.share else [], "at": time.time()}
+                    line |= {"batch": s.info.batch_size, "noise": s.info.noise_scale}
                     diary.write(json.dumps(line) + "\n")
                 if flipping is not None:
                     flipping.remove()
@@ -167,7 +212,10 @@ def main() -> None:
                 diary.write(json.dumps({"evaluated": epoch, **figures}) + "\n")
     final = s.evaluate(metrics, batch_size=50)
     if s.is_main:
-        torch.save(model.state_dict(), home / "final.pt")
+        state = dict(model.state_dict())
+        if options.batches:
+            state |= {f"average.{name}": each for name, each in average.module.state_dict().items()}
+        torch.save(state, home / "final.pt")
         (home / "figures.json").write_text(json.dumps(final))
     s.finish({**final, "samples": s.info.samples_done})
 

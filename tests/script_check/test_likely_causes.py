@@ -9,62 +9,14 @@ import pytest
 
 from malletrain.script_check.likely_causes import likely_causes
 from malletrain.script_check.unmet_conditions import unmet_conditions
-from tests.elastic.habit_kinds import WRONG
-from tests.script_check.test_check import HABITS, UNSEEDED, checked
+from tests.elastic.train_habits import HABITS, Kind
+from tests.script_check.test_check import SCRIPT_OF_HABITS, UNSEEDED, checked
 
-TEXT = Path(HABITS).read_text()
+TEXT = Path(SCRIPT_OF_HABITS).read_text()
 PARTS = {node.name: node for node in ast.parse(TEXT).body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
 
-#: What the others are compared with begins to differ as workers join.
-JOINED = frozenset(
-    {
-        "stage_by_steps", "renews_teacher", "annealed_in_closure", "crops_less", "relabels", "index_of_batch",
-        "own_generator", "shuffles_in_place", "frozen_average", "average_in_a_class", "average_by_epoch",
-    }
-)  # fmt: skip
-
-#: By habit, a part of the line that is its fault.
-FAULTS = {
-    "class_weights": "y, weights)",
-    "constant_divisor": 'reduction="none").sum() / BATCH',
-    "frozen_average": "mine.lerp_",
-    "stage_by_steps": "dataset.noise *= 0.9",
-    "ignored_targets": "masked_fill",
-    "sum_taken_for_a_mean": 'reduction="sum"',
-    "renews_teacher": "teacher",
-    "average_in_a_class": "self.shadow[name] = ",
-    "contrastive": "first @ second.T",
-    "partner_first": "out @ out.T",
-    "sum_by_hand": 'reduction="none").sum()',
-    "average_by_epoch": "swa.update_parameters",
-    "masked_mean": "mask.sum()",
-    "rows_left_out": "x[kept]",
-    "hardest": "topk",
-    "meta_learns_without_a_word": "len(some_x) / len(x)",
-    "root_of_mean": ".sqrt()",
-    "whitened": "x.std(0)",
-    "temperature_of_batch": ".std()",
-    "keeps_own_centre": 's.state["centre"] = ',
-    "scaled_by_own_figures": "self.sums[0] +=",
-    "index_of_batch": "for i, (x, y) in enumerate",
-    "own_generator": "chance.random()",
-    "shuffles_in_place": "random.shuffle(dataset)",
-    "relabels": "dataset.tensors[1][:64] = ",
-    "crops_less": "shown_pixels[0] = ",
-    "annealed_in_closure": "next(weights)",
-    "statistic": "softmax(1).mean(0)",
-    "gathered_and_own": "out @ out.T",
-    "times_length": "* len(x) / BATCH",
-    "clips_in_hooks": "register_hook",
-    "inner_gradients": "torch.autograd.grad(",
-    "running_mean": "detach().mean(0)",
-    "other_loader": "next(other)",
-    "loader_inside": "next(other)",
-    "tokens_between": "next(other)",
-    "loss_weight_by_item": "first.item() / second.item()",
-    "replays": "buffer",
-    "weighs_by_own_counts": "weight=weights",
-}
+#: Of these a line is the fault.
+WRONG = [name for name, habit in HABITS.items() if habit.kind is Kind.WRONG and habit.said]
 
 
 def lines_of(habit: str) -> set[int]:
@@ -72,7 +24,7 @@ def lines_of(habit: str) -> set[int]:
     seen, queue = set[str](), [habit]
     while queue:
         name = queue.pop()
-        if name in PARTS and name not in seen and name not in ("tick", "data", "net"):
+        if name in PARTS and name not in seen and name not in ("tick", "data", "net", "habit"):
             seen.add(name)
             queue += [node.id for node in ast.walk(PARTS[name]) if isinstance(node, ast.Name)]
     spans = ((PARTS[name].lineno, PARTS[name].end_lineno or 0) for name in seen)
@@ -81,8 +33,28 @@ def lines_of(habit: str) -> set[int]:
 
 @pytest.mark.parametrize("habit", WRONG)
 def test_the_line_of_a_wrong_habit_is_the_first_that_is_named(habit: str) -> None:
-    causes = likely_causes(TEXT, lines_of(habit), joined=habit in JOINED)
-    assert causes and FAULTS[habit] in causes[0].text, causes
+    found = HABITS[habit]
+    causes = likely_causes(TEXT, lines_of(habit), joined=found.joined)
+    assert causes and found.said in causes[0].text, causes
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("learn(cross_entropy(out, y, reduction='none').topk(len(x) // 4).values.mean())", "compared"),
+        ("learn(cross_entropy(model(x), y, weights))", "own count"),
+        ("learn(cross_entropy(model(x), y) * len(x) / BATCH)", "a mean with a factor"),
+        ("others = (out @ out.T)[~torch.eye(len(x)).bool()]", "compared"),
+        ("loss = cross_entropy(model(x), y.masked_fill(y < 3, -100))", "own count"),
+        ("kept = x > 0; loss = cross_entropy(model(x[kept]), y[kept])", "own count"),
+        ("mean = out.softmax(1).mean(0)", "statistic"),
+        ("spread = z.detach().std().item()", "statistic"),
+        ("loss = cross_entropy(out, y, reduction='none').sum() / 64", "a sum"),
+        ("inputs = x + 0.1 * torch.randn_like(x)", "random numbers"),
+    ],
+)
+def test_what_depends_on_the_part_of_a_batch_is_a_cause(line: str, why: str) -> None:
+    assert why in likely_causes(line, {1}, joined=False)[0].why
 
 
 @pytest.mark.parametrize(
@@ -92,10 +64,14 @@ def test_the_line_of_a_wrong_habit_is_the_first_that_is_named(habit: str) -> Non
         "best = max(best, score)",
         "if score > best: best = score",
         "for i, x in enumerate(s.batches()): f(i)",
+        "mine.lerp_(theirs, 0.1)",
+        "self.shadow[name] = 0.9 * self.shadow[name] + 0.1 * each",
+        "buffer.extend(rows)",
+        "sums[0] += value * value",
     ],
 )
 def test_what_a_worker_that_joins_begins_anew_is_a_cause(line: str) -> None:
-    """A counter, a best score, the patience of an early stop, the index of a batch."""
+    """A counter, a best score, the patience of an early stop, the index of a batch, an average."""
     (cause,) = likely_causes(f"x = 1\n{line}\n", {1, 2}, joined=True)
     assert (cause.line, cause.text) == (2, line) and "s.state" in cause.why
 

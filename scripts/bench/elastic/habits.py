@@ -2,8 +2,9 @@
 
     python -m scripts.bench.elastic.habits [--write] [--keep FILE] [HABIT...]
 
-Each habit is a training loop of tests/elastic/train_habits.py; all take an hour on two cores. `--write` puts their
-rows into the table of docs/reference/habits.md; `--keep` names a file of verdicts, which a later call goes on from.
+Each habit is a training loop of tests/elastic/train_habits.py; all take half an hour on two cores. `--write` puts
+their rows into the table of docs/reference/habits.md; `--keep` names a file of verdicts, which a later call goes on
+from.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.elastic.habit_kinds import REFUSED, RIGHT, STATISTICAL, VERDICTS, WRONG
-from tests.script_check.test_check import HABITS, ROOT
+from tests.elastic.train_habits import HABITS, VERDICTS, Kind
+from tests.script_check.test_check import ROOT, SCRIPT_OF_HABITS
 
 PAGE = ROOT / "docs" / "reference" / "habits.md"
 HEAD = "| Habit | Is | Found by | Said |\n|---|---|---|---|\n"
@@ -36,7 +37,7 @@ def verdict_of(habit: str) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as home:
         (Path(home) / "go").touch()  # the check itself holds steps back, the script need not
         environ = os.environ | {"MALLETRAIN_TEST_DIR": home, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-c", RUN, "check", "--json", HABITS, habit, "--epochs", "30"]
+        command = [sys.executable, "-c", RUN, "check", "--json", SCRIPT_OF_HABITS, habit, "--epochs", "30"]
         done = subprocess.run(command, env=environ, cwd=home, capture_output=True, text=True, check=False)
     report = json.loads(done.stdout)
     return {"verdict": report["verdict"], "text": report["text"]}
@@ -47,14 +48,14 @@ def row(habit: str, found: dict[str, str]) -> str:
     by = kinds.get(found["verdict"], found["verdict"])
     said = " ".join(found["text"].split()).replace("|", "\\|") if by not in SILENT else ""
     said = said if len(said) <= MAX_SAID else said[:MAX_SAID].rsplit(" ", 1)[0] + " ..."
-    kind = "right" if habit in RIGHT else "random" if habit in STATISTICAL else "wrong"
+    kind = {Kind.RIGHT: "right", Kind.STATISTICAL: "random"}.get(HABITS[habit].kind, "wrong")
     missed = "" if found["verdict"] in VERDICTS[habit] else " **missed**"
     return f"| `{habit}` | {kind} | {by}{missed} | {said} |\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("habits", nargs="*", default=[*WRONG, *REFUSED, *STATISTICAL, *RIGHT])
+    parser.add_argument("habits", nargs="*", default=[*VERDICTS])
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()

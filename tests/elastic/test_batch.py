@@ -1,4 +1,5 @@
-"""The batch as the number of workers changes, and learning rates, averages and schedules that follow it."""
+"""The batch as the number of workers changes; learning rates, averages and schedules that follow it; and the gradient
+noise scale."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from malletrain import elastic
 from malletrain.elastic.data.batch_size import Chosen, as_rule
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.gradients.learning_rate import LearningRate, LearningRateScaling
+from malletrain.elastic.gradients.noise_scale import MIN_MEASUREMENTS, NoiseScale
 
 sizes = st.integers(1, 4096)
 
@@ -31,10 +33,7 @@ def test_a_batch_stays_within_its_rule(low: int, high: int, chosen: int) -> None
     assert low <= by_daemon <= high
     assert by_daemon == chosen or not low <= chosen <= high
     assert as_rule(low).batch(chosen, 1) == low
-
-
-def test_without_a_choice_of_the_daemon_the_batch_stays() -> None:
-    assert Chosen(256, low=64, high=1024).batch(0, 512) == 512
+    assert Chosen(256, low=64, high=1024).batch(0, 512) == 512, "without a choice of the daemon the batch stays"
     assert Chosen(256).batch(4096, 256) == 4096
 
 
@@ -67,15 +66,11 @@ def test_gains(b0: int, b: int, noise: float) -> None:
 
 
 def test_adascale_is_the_papers_gain() -> None:
-    """Johnson et al. 2020, eq. 4: (s2 + m2) / (s2 / S + m2), s2 the variance at the reference batch, m2 = |G|^2."""
-    variance_of_one, signal, b0, b = 50.0, 0.7, 32, 256
+    """Johnson et al. 2020, eq. 4: (s2 + m2) / (s2 / S + m2), s2 the variance at the reference batch, m2 = |G|^2.
+    Linear with much noise, and constant without."""
+    rule, variance_of_one, signal, b0, b = LearningRate("adascale"), 50.0, 0.7, 32, 256
     s2 = variance_of_one / b0
-    paper = (s2 + signal) / (s2 / (b / b0) + signal)
-    assert LearningRate("adascale").gain(b, b0, variance_of_one / signal) == pytest.approx(paper)
-
-
-def test_adascale_is_linear_with_much_noise_and_constant_without() -> None:
-    rule = LearningRate("adascale")
+    assert rule.gain(b, b0, variance_of_one / signal) == pytest.approx((s2 + signal) / (s2 / (b / b0) + signal))
     assert rule.gain(1024, 64, 1e12) == pytest.approx(16.0)
     assert rule.gain(1024, 64, 1e-9) == pytest.approx(1.0)
 
@@ -145,7 +140,7 @@ class _At:
 
 def test_a_schedule_does_not_depend_on_the_batch() -> None:
     """After the same number of samples the rate is the same, however they were divided into steps."""
-    ends = []
+    ends: list[dict[str, Any]] = []
     for cuts in ([64] * 40, [16] * 160, [64, 256, 256, 16, 16, 32] * 4):
         optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
         at = _At()
@@ -160,16 +155,95 @@ def test_a_schedule_does_not_depend_on_the_batch() -> None:
 
 
 def test_a_schedule_resumes() -> None:
-    def made() -> tuple[elastic.Schedule, _At]:
-        optimizer, at = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0), _At()
+    def at(progress: float, saved: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The state of a schedule that was taken up again, and has come to here."""
+        optimizer, session = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0), _At()
         optimizer.step()
-        return elastic.Schedule(torch.optim.lr_scheduler.StepLR(optimizer, 3), at), at
+        schedule = elastic.Schedule(torch.optim.lr_scheduler.StepLR(optimizer, 3), session)
+        schedule.load_state_dict(saved or schedule.state_dict())
+        session.progress = progress
+        schedule.step()
+        return dict(schedule.state_dict())
 
-    one, at = made()
-    at.progress = 7.2
-    one.step()
-    two, later = made()
+    assert at(7.9, saved=at(7.2))["last_epoch"] == 7
+
+
+LENGTH = 400
+ZERO = torch.zeros(())
+
+
+def gradients(
+    generator: torch.Generator, weights: list[int], signal: torch.Tensor, spread: float
+) -> list[torch.Tensor]:
+    """Mean gradients over `weights` samples, of samples with covariance spread^2 I around `signal`."""
+    return [
+        signal + spread / weight**0.5 * torch.randn(LENGTH, generator=generator, dtype=torch.float64)
+        for weight in weights
+    ]
+
+
+@pytest.mark.parametrize("weights", [[16, 16], [5, 20, 7], [1, 63], [8, 0, 8]], ids=str)
+@pytest.mark.parametrize("mean", [True, False], ids=["mean", "sum"])
+def test_the_estimate_is_unbiased_with_uneven_shares(weights: list[int], mean: bool) -> None:
+    generator = torch.Generator().manual_seed(1)
+    signal = 0.1 * torch.ones(LENGTH, dtype=torch.float64)
+    truth = LENGTH * 0.5**2 / float(signal @ signal)
+    noise = NoiseScale()
+    total = sum(weights)
+    for step in range(400):
+        parts = gradients(generator, [max(w, 1) for w in weights], signal, 0.5)
+        rows, flats = [], []
+        for weight, part in zip(weights, parts, strict=True):
+            factor = weight / (total if mean else 1)
+            noise.begin()
+            for piece in (part[:100], part[100:]):
+                noise.add_local(piece * factor)
+            rows.append(noise.contribution(factor, weight))
+            flats.append(part * factor)
+        assert noise.measures(step * noise.every)
+        noise.apply_sums(sum(rows, ZERO), [sum(flats, ZERO)], total, total, mean)
+    assert noise.samples == pytest.approx(truth, rel=0.25)
+
+
+def test_a_single_worker_estimates_it_from_consecutive_steps() -> None:
+    generator = torch.Generator().manual_seed(2)
+    signal = 0.1 * torch.ones(LENGTH, dtype=torch.float64)
+    noise = NoiseScale()
+    for step in range(400 * noise.every):
+        if step % noise.every < 2:
+            (part,) = gradients(generator, [16], signal, 0.5)
+            noise.measure_alone(step, [part[:100], None, part[100:]], 1.0, 16, 16)
+    assert noise.samples == pytest.approx(LENGTH * 0.25 / float(signal @ signal), rel=0.25)
+
+
+def test_tokens_are_counted_in_samples() -> None:
+    """Twice as many tokens as samples: the same noise in samples is half as large in number."""
+    generator = torch.Generator().manual_seed(3)
+    signal = 0.1 * torch.ones(LENGTH, dtype=torch.float64)
+    by_tokens, by_samples = NoiseScale(), NoiseScale()
+    for _ in range(50):
+        parts = gradients(generator, [16, 16], signal, 0.5)
+        for noise, batch in ((by_tokens, 16), (by_samples, 32)):
+            rows = []
+            for part in parts:
+                noise.begin()
+                noise.add_local(part * 0.5)
+                rows.append(noise.contribution(0.5, 16))
+            noise.apply_sums(sum(rows, ZERO), [sum(parts, ZERO) * 0.5 * (32 / batch)], 32, batch, True)
+    assert by_tokens.samples is not None
+    assert by_samples.samples == pytest.approx(2 * by_tokens.samples)
+
+
+def test_estimates_begin_after_some_measurements_leave_out_overflows_and_are_part_of_the_state() -> None:
+    def measured(*row: float, times: int) -> NoiseScale:
+        noise = NoiseScale()
+        for _ in range(times):
+            noise.apply_sums(torch.tensor(row, dtype=torch.float64), [torch.tensor([row[0] / 4])], 20, 20, True)
+        return noise
+
+    assert NoiseScale().samples is None
+    assert measured(4.0, 0.1, 1.0, times=2 * MIN_MEASUREMENTS).samples is None, "from one member"
+    assert measured(float("inf"), 0.2, 2.0, times=1).state_dict()["taken"] == 0
+    one, two = measured(4.0, 0.4, 2.0, times=MIN_MEASUREMENTS), NoiseScale()
     two.load_state_dict(one.state_dict())
-    later.progress = 7.9
-    two.step()
-    assert two.state_dict()["last_epoch"] == 7
+    assert two.samples == one.samples is not None

@@ -1,32 +1,22 @@
-"""The examples of the adapters, at changing sizes in real processes: equal to the same script alone."""
+"""The examples, at changing sizes in real processes: equal to the same script alone."""
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from malletrain.domain.event import EventKind
-from tests.elastic.coordinator import ROOT, outside_slurm, running
-from tests.elastic.digits import State, assert_equal, diary, wait_lines
+from tests.elastic.coordinator import ROOT, running
+from tests.elastic.digits import assert_equal, diary, run_alone, wait_lines
 from tests.waiting import wait_until
 
 EXAMPLE = str(Path(__file__).parent / "example.py")
+EXAMPLES = ROOT / "examples"
 SAMPLES = 1437
-
-
-def alone(home: Path, script: str, *options: str) -> State:
-    home.mkdir()
-    env = outside_slurm(MALLETRAIN_TEST_DIR=str(home))
-    run = subprocess.run([sys.executable, EXAMPLE, script, *options], env=env, cwd=home, timeout=300, check=False,
-                         capture_output=True, text=True)  # fmt: skip
-    assert run.returncode == 0, run.stderr[-4000:]
-    final: State = torch.load(home / "final.pt")
-    return final
 
 
 #: Four processes import the framework: the heavy ones nightly.
@@ -41,7 +31,7 @@ def test_an_example_resizes_and_equals_the_static_run(tmp_path: Path, name: str)
     name, *further = name.split()
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"{name} is not installed: the extra adapters")
-    script = str(ROOT / "examples" / f"digits_{name}.py")
+    script = str(EXAMPLES / f"digits_{name}.py")
     epochs = 6
     options = ["--epochs", str(epochs), "--double", *further]
     if name != "accelerate":
@@ -76,4 +66,37 @@ def test_an_example_resizes_and_equals_the_static_run(tmp_path: Path, name: str)
     # One that is killed may have given its part of a step and not have come to write it down.
     assert missing <= 64 / 2
     # Adam divides by roots of second moments: near zero they make much of rounding.
-    assert_equal(torch.load(tmp_path / "final.pt"), alone(tmp_path / "alone", script, *options), 1e-6)
+    assert_equal(torch.load(tmp_path / "final.pt"), run_alone(tmp_path / "alone", EXAMPLE, script, *options), 1e-6)
+
+
+OPTIONS = {
+    "resnet/train_resnet": "--epochs 2 --model tiny --size 16 --device cpu --float64 --batch-size 32",
+    "gpt/train": "--epochs 1 --context 512 --width 32 --heads 2 --layers 1 --accumulate 2 --device cpu --float64",
+}
+
+
+@pytest.mark.parametrize("example", OPTIONS)
+def test_the_plain_script_becomes_malleable_in_fifteen_lines(example: str) -> None:
+    plain, elastic = (
+        [line.strip() for line in (EXAMPLES / f"{name}.py").read_text().splitlines() if line.strip()]
+        for name in (example, f"{example}_elastic")
+    )
+    added = [line for line in difflib.ndiff(plain, elastic) if line.startswith("+ ")]
+    assert 5 < len(added) <= 15, "\n".join(added)
+
+
+@pytest.mark.parametrize("example", ["resnet/train_resnet", pytest.param("gpt/train", marks=pytest.mark.nightly)])
+def test_a_model_that_grows_and_shrinks_equals_a_static_one(tmp_path: Path, example: str) -> None:
+    script = [EXAMPLE, str(EXAMPLES / f"{example}_elastic.py"), *OPTIONS[example].split()]
+    with running(tmp_path) as (daemon, pod):
+        for task in range(3):
+            (tmp_path / f"start-{task}.0").touch()
+        pod.begin(daemon, (0,), script)
+        for task in (1, 2):
+            pod.spawn(daemon.url, task, script)
+        daemon.wait_world([0, 1, 2])
+        wait_lines(tmp_path, 6, 60, "steps of three")
+        daemon.leave(1)
+        daemon.wait_world([0, 2])
+        pod.finish(0, 2)
+    assert_equal(torch.load(tmp_path / "final.pt"), run_alone(tmp_path / "static", *script), 1e-10)
