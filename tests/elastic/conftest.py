@@ -11,7 +11,6 @@ from tests.elastic.digits import SCRIPT, State, Static, run_alone
 
 ALONE = {
     "test_all_taken.py",
-    "test_precision.py",
     "test_soak.py",
     "test_network_cuts.py",
     "test_schedules.py",

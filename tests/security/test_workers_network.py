@@ -109,7 +109,6 @@ def is_refused(meeting: Meeting) -> bool:
     return False
 
 
-@pytest.mark.alone
 def test_nothing_is_had_from_the_ports_of_a_live_job(live: tuple[Coordinator, Pod, Path]) -> None:
     daemon, pod, directory = live
     world = daemon.membership.world(JOB)
@@ -137,7 +136,6 @@ def test_nothing_is_had_from_the_ports_of_a_live_job(live: tuple[Coordinator, Po
     assert [pod.wait(task) for task in (0, 1)] == [0, 0]
 
 
-@pytest.mark.alone
 def test_a_stranger_is_not_given_the_state(live: tuple[Coordinator, Pod, Path]) -> None:
     """The attack that stole a model: rank 1 of a world to come, at the address that the seats name."""
     daemon, _, directory = live
@@ -150,7 +148,6 @@ def test_a_stranger_is_not_given_the_state(live: tuple[Coordinator, Pod, Path]) 
     wait_until(lambda: steps(directory) > began, 90, "training goes on")
 
 
-@pytest.mark.alone
 def test_the_secret_is_nowhere_in_the_clear(live: tuple[Coordinator, Pod, Path]) -> None:
     daemon, pod, directory = live
     world = daemon.membership.world(JOB)

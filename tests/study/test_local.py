@@ -17,8 +17,6 @@ import pytest
 from malletrain.study import storage
 from tests.study.tiny import HEAD, OBJECTIVE, call, command, ended, environment, rows, write
 
-pytestmark = pytest.mark.alone
-
 
 def trainings(folder: Path) -> list[psutil.Process]:
     """Processes that train for a study in this folder."""
