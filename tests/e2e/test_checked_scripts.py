@@ -16,7 +16,7 @@ from tests.e2e.test_main_job import job, outputs, wait_members
 from tests.quick_site import quick_site
 from tests.waiting import Gate
 
-pytestmark = [pytest.mark.slurm, pytest.mark.alone]  # a check makes the most of two processors
+pytestmark = pytest.mark.slurm
 
 #: At the end of each epoch the learning rate is set anew.
 SCRIPT = """

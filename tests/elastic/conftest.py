@@ -10,11 +10,10 @@ import pytest
 from tests.elastic.digits import SCRIPT, State, Static, run_alone
 
 ALONE = {
-    "test_all_taken.py",
-    "test_precision.py",
-    "test_soak.py",
-    "test_network_cuts.py",
-    "test_schedules.py",
+    "test_all_taken.py",  # all are to be saved within the seconds that Slurm gives them
+    "test_soak.py",  # how much is held, once all has settled
+    "test_network_cuts.py",  # cuts are shorter or longer than what workers wait for
+    "test_schedules.py",  # no healthy worker may be given up
 }
 
 

@@ -27,6 +27,7 @@ def alone(directory: Path, *options: str) -> dict[str, float]:
 
 
 @pytest.mark.nightly
+@pytest.mark.alone  # as test_schedules.py, whose play it is
 @pytest.mark.parametrize("seed", [11, 12, 13])
 def test_float32_is_within_its_rounding(tmp_path: Path, static: Static, seed: int) -> None:
     options = ["--epochs", "20", "--float32"]
@@ -35,6 +36,7 @@ def test_float32_is_within_its_rounding(tmp_path: Path, static: Static, seed: in
 
 
 @pytest.mark.nightly
+@pytest.mark.alone
 def test_autocast_is_within_its_own_noise(tmp_path: Path) -> None:
     """bfloat16 rounds other sums at another split. What that does to the result has to be less than what another
     seed does."""

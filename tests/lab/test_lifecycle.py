@@ -199,7 +199,7 @@ def test_a_lab_that_a_test_broke_is_replaced(lab_factory: LabFactory, request: p
     wanted = LabConfig(nodes=1, memory_mb=1000)
     broken = lab_factory(wanted)
     broken.kill("slurmctld")
-    (broken.path / "slurm.conf").unlink()
+    (broken.path / "slurm.conf").write_text("NoSuchKey=1\n")  # (without the file, commands look for one for a minute)
     slurm_fixtures.empty(request.config, broken)
     assert left_of(broken.path) == []
     assert lab_factory(wanted).node_states() == {"n000": "idle"}

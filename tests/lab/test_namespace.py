@@ -163,7 +163,6 @@ with Lab.up(sys.argv[1], LabConfig(nodes=1, users=True, accounting=True)) as lab
 
 @needs_root
 @pytest.mark.slurm
-@pytest.mark.alone
 def test_daemon_commands_and_jobs_of_users_run_a_checkout_in_a_closed_home(
     folder: Path, lab_directory: Path, lab_factory: LabFactory
 ) -> None:

@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import schemathesis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from schemathesis.checks import not_a_server_error
 
 from malletrain.api.requests import LoopRequests
 from malletrain.api.roles import Roles
@@ -62,6 +60,9 @@ def running_of(house: House) -> Running:
 @pytest.mark.parametrize("uid", [USER, 1003], ids=["user", "operator"])
 def test_people_send_whatever_they_like(fuzzed: House, uid: int) -> None:
     """schemathesis over the daemon's own description: sound and unsound requests of each route."""
+    import schemathesis  # for two seconds, which no other test needs
+    from schemathesis.checks import not_a_server_error
+
     schema: Any = schemathesis.openapi.from_url(f"{fuzzed.address}/v1/openapi.json")
     headers = {"Authorization": f"Bearer {fuzzed.token(uid)}"}
     running, seen = running_of(fuzzed), set()

@@ -23,12 +23,14 @@ def test_a_limit_below_every_node_is_refused_once_with_slurms_reason(any_lab: La
             decision = harvest.tick()
             return "to be tried again in" in harvest.refusals(decision).get("job 1", "") and not harvest.view().active
 
-        any_lab.wait_for(rests, 60, "\n".join(harvest.said()))
+        any_lab.wait_for(rests, 60, "a job that rests")
         said = len(harvest.events())
         for _ in range(5):
             harvest.tick()
         assert len(harvest.events()) == said, harvest.said()[said:]
-        assert not harvest.events(EventKind.PILOT_WAITS)
+        # A look may fall between a release and its refusal, once; it must not go round.
+        waits = [event.pilot for event in harvest.events(EventKind.PILOT_WAITS)]
+        assert len(waits) == len(set(waits)), harvest.said()
         assert "(Slurm says: " in harvest.loop.waiting(1)
         assert "begins on" not in harvest.loop.waiting(1)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from malletrain.study import report, storage
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -72,11 +73,9 @@ def call(verb: str, path: Path, *options: str, timeout: float = 600.0) -> subpro
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
-    """The trials, as the command lists them."""
-    done = call("trials", path, "--json")
-    assert done.returncode == 0, done.stderr
-    listed: list[dict[str, Any]] = json.loads(done.stdout)
-    return listed
+    """The trials, as `malletrain study trials --json` lists them."""
+    study = storage.load(str(storage.default_path(path)), path.stem)
+    return [report.row(trial) for trial in study.get_trials(deepcopy=False)]
 
 
 def ended(path: Path) -> dict[str, int]:
