@@ -19,7 +19,7 @@ from malletrain.elastic.comm.group import Group
 from malletrain.elastic.comm.step_commit import StepCommitter, TrainingWorld
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.gradients import finiteness
-from malletrain.elastic.gradients.reducer import GradientReducer, fill, spread
+from malletrain.elastic.gradients.reducer import GradientReducer, fill
 from malletrain.elastic.state.buffer_copies import FIRST_STEPS, BufferCopies
 from tests.elastic import host_reads
 from tests.elastic.calm import Calm
@@ -97,7 +97,7 @@ def test_the_device_way_and_the_hosts_give_the_same_bits(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("ahead", [False, True], ids=["host", "device"])
 @given(factor=st.floats(0.01, 1.0) | st.just(1.0), seed=st.integers(0, 9))
-def test_buckets_are_filled_and_emptied_within_a_rounding(ahead: bool, factor: float, seed: int) -> None:
+def test_buckets_are_filled_within_a_rounding(ahead: bool, factor: float, seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(finiteness, "runs_ahead", lambda device: ahead)
         generator = torch.Generator().manual_seed(seed)
@@ -108,10 +108,6 @@ def test_buckets_are_filled_and_emptied_within_a_rounding(ahead: bool, factor: f
         unit = torch.finfo(parts[0].dtype).eps
         for part, gradient in zip(parts, before, strict=True):
             assert torch.allclose(part.float(), gradient * factor, rtol=unit, atol=0)
-        out = [torch.empty_like(each) for each in before]
-        spread(parts, out, 1 / factor)
-        for back, part in zip(out, parts, strict=True):
-            assert torch.allclose(back, part.float() / factor, rtol=1e-6, atol=0)
 
 
 # --- a worker that trains alone -----------------------------------------------------------------------------------
