@@ -18,7 +18,6 @@ left, and `batches` yields the same batch again.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -168,10 +167,7 @@ class Session:
         r.check_epoch()
         try:
             while r.position.cursor < r.sampler.epoch_length:
-                batch = r.load_batch()
-                if r.shards is not None:
-                    batch.run = functools.partial(r.shards.run, batch, r.position.step)
-                yield batch
+                yield r.load_batch()
                 if r.share is not None:
                     raise ElasticError(
                         "the body of `for batch in s.batches()` needs `with s.step():` around the step"

@@ -131,7 +131,8 @@ class BatchLoader:
             return parts[0][1], loaded[0]
         shards = [Shard(number, part.weight, data) for (number, part), data in zip(parts, loaded, strict=True)]
         indices = [index for _, part in parts for index in part.indices]
-        return Share(indices, sum(part.weight for _, part in parts), parts[0][1].batch), ShardedBatch(shards)
+        share = Share(indices, sum(part.weight for _, part in parts), parts[0][1].batch)
+        return share, ShardedBatch(shards, self._shards.run)
 
     def _parts_of(self, cursor: int, epoch: int, rank: int, size: int) -> list[tuple[int, Share]]:
         """This member's virtual shards by number, or its share as number 0."""

@@ -56,6 +56,10 @@ class _Bucket:
         some = [parameters[index] for index in members]
         return _Bucket(members, [p.numel() for p in some], [p.shape for p in some], some[0].dtype, some[0].device)
 
+    def buffer(self) -> torch.Tensor:
+        """Room for the gradients of its members."""
+        return torch.empty(sum(self.sizes), dtype=self.dtype, device=self.device)
+
 
 class GradientReducer:
     """Reduces the gradients of a model, by hooks on its parameters.
@@ -208,7 +212,7 @@ class GradientReducer:
             parameter.grad = None
 
     def _lay_out(self) -> list[_Bucket]:
-        """The buckets as DistributedDataParallel makes them: each of one type on one device, last parameters first."""
+        """Buckets as DistributedDataParallel has them: each of one type on one device, the last parameters first."""
         backwards = self.parameters[::-1]
         if not backwards:
             return []
@@ -312,7 +316,7 @@ class GradientReducer:
             bucket.missing = len(bucket.members)
             self._check_place(bucket)
         if not self._alone and self._flats is None:
-            self._flats = [torch.empty(sum(each.sizes), dtype=each.dtype, device=each.device) for each in self._buckets]
+            self._flats = [each.buffer() for each in self._buckets]
         if not self._alone:
             self.open_pass(self._pass)
         engine: Any = torch.autograd.Variable._execution_engine
