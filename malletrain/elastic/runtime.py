@@ -21,15 +21,13 @@ import torch
 from malletrain.elastic.comm.background import Background, all_closed
 from malletrain.elastic.comm.carrier import find_carrier
 from malletrain.elastic.comm.group import SoloGroup
-from malletrain.elastic.comm.local_rank import LocalRank
-from malletrain.elastic.comm.node_group import NodeGroup
+from malletrain.elastic.comm.node_group import LocalRank, NodeGroup
 from malletrain.elastic.comm.static_rendezvous import RENDEZVOUS_TIMEOUT, environment_world, step_host
 from malletrain.elastic.comm.world_group import require_one_carrier, with_device
 from malletrain.elastic.data.batch_size import Chosen, SessionBatch, as_rule
 from malletrain.elastic.data.dataset_digest import DatasetChanges, dataset_digest
-from malletrain.elastic.data.prefetch import BatchLoader
+from malletrain.elastic.data.prefetch import BatchLoader, SampleLoader
 from malletrain.elastic.data.random_seeds import BETWEEN_STEPS, seed_plain
-from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.data.sampler import DrawnOrder, Sampler, Share, mix
 from malletrain.elastic.data.streams import StreamBatches, StreamPositions, StreamReader, Streams, StreamSampler
 from malletrain.elastic.data.virtual_shards import VirtualShards

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from malletrain.domain.event import EventKind
 from malletrain.elastic.comm.group import Group
-from malletrain.elastic.comm.local_rank import LocalRank, find_local_rank
+from malletrain.elastic.comm.node_group import LocalRank, find_local_rank
 from malletrain.elastic.comm.world_group import make_world_group
 from malletrain.elastic.errors import ElasticError, PeerLost
 from malletrain.elastic.resize.state_recovery import MemberState, plan_recovery

@@ -12,8 +12,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from malletrain.elastic.data.prefetch import LoadRequest, Prefetcher
-from malletrain.elastic.data.sample_loader import SampleLoader
+from malletrain.elastic.data.prefetch import LoadRequest, Prefetcher, SampleLoader
 from malletrain.elastic.data.sampler import Sampler
 from malletrain.elastic.errors import ElasticError
 from tests.elastic.coordinator import running

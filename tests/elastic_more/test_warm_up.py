@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from malletrain.elastic.data.sample_loader import SampleLoader
+from malletrain.elastic.data.prefetch import SampleLoader
 from malletrain.elastic.data.sampler import Sampler
 from malletrain.elastic.launch.worker_start import warm_up
 

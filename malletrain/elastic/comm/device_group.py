@@ -49,7 +49,12 @@ class DeviceGroup:
         self._pending: list[_DeviceWork] = []
 
     def all_reduce(self, tensor: torch.Tensor) -> Work:
-        return self._track(self._open().all_reduce(tensor), tensor)
+        collectives = self._collectives  # another thread may abandon it meanwhile
+        if collectives is None:
+            raise abandoned()
+        work = _DeviceWork(self, collectives.all_reduce(tensor), tensor)
+        self._pending = [*(other for other in self._pending if not other.done), work]
+        return work
 
     def abandon(self) -> None:
         """Give the group up without waiting. A thread aborts it, and keeps alive the tensors that operations in
@@ -59,17 +64,6 @@ class DeviceGroup:
         if collectives is not None:
             held, self._pending = self._pending, []
             close_behind(lambda: _abort(collectives, held), "abort-device")
-
-    def _open(self) -> Collectives:
-        collectives = self._collectives  # another thread may abandon it meanwhile
-        if collectives is None:
-            raise abandoned()
-        return collectives
-
-    def _track(self, is_complete: Callable[[], bool], tensor: torch.Tensor) -> Work:
-        work = _DeviceWork(self, is_complete, tensor)
-        self._pending = [*(other for other in self._pending if not other.done), work]
-        return work
 
 
 def _abort(collectives: Collectives, held: list[_DeviceWork]) -> None:

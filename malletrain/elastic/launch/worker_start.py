@@ -20,9 +20,9 @@ import torch
 
 from malletrain.elastic import LAUNCHER, WELCOME_FD
 from malletrain.elastic.comm.addresses import own_host
-from malletrain.elastic.comm.local_rank import LocalRank, find_local_rank
+from malletrain.elastic.comm.node_group import LocalRank, find_local_rank
 from malletrain.elastic.comm.peer_store import StoreServer
-from malletrain.elastic.data.sample_loader import SampleLoader
+from malletrain.elastic.data.prefetch import SampleLoader
 from malletrain.elastic.data.sampler import Sampler
 from malletrain.elastic.data.streams import StreamReader, StreamSampler
 from malletrain.elastic.errors import ElasticError
