@@ -21,7 +21,7 @@ import torch
 from malletrain.elastic.comm.background import Background, all_closed
 from malletrain.elastic.comm.carrier import find_carrier
 from malletrain.elastic.comm.group import SoloGroup
-from malletrain.elastic.comm.node_group import LocalRank, NodeGroup
+from malletrain.elastic.comm.node_group import LocalRank, NodeGroup, find_local_rank
 from malletrain.elastic.comm.static_rendezvous import RENDEZVOUS_TIMEOUT, environment_world, step_host
 from malletrain.elastic.comm.world_group import require_one_carrier, with_device
 from malletrain.elastic.data.batch_size import Chosen, SessionBatch, as_rule
@@ -96,7 +96,7 @@ class Runtime:
         self.mean = mean
         self._stages, self._begins_at = dict[str, float](), time.monotonic()  #: seconds of the start, by part
         self._settings = settings
-        local_rank = worker_start.find_own_local_rank(environ) if settings.world is None else LocalRank()
+        local_rank = find_local_rank(environ) if settings.world is None else LocalRank()
         self.model = model
         worker_start.check_model(model)
         self.share: Share | None = None  #: this worker's samples of the batch under way; None between steps
@@ -408,10 +408,7 @@ class Runtime:
 
     def load_batch(self) -> Any:
         """Do what is due between two steps, then load this worker's part of the next batch, and begin its step.
-
-        Raises:
-            Released: this worker's part is over.
-        """
+        Raises `Released`: this worker's part is over."""
         if self.left_by:
             raise ElasticError(
                 f"the script caught an exception of a step and went on ({self.left_by}): the others wait for this "

@@ -91,12 +91,8 @@ class Step:
 
         In it, losses, gradients and optimizers are the sample's own: nothing is summed over workers. What the step
         learns from the copies follows as its `backward()`, a loss or, where gradients are known already,
-        `torch.autograd.backward(list(model.parameters()), gradients)`.
-
-        Raises:
-            ElasticError: it is called outside the step; or inside, `backward()` reaches the session's model, or an
-                optimizer changes it.
-        """
+        `torch.autograd.backward(list(model.parameters()), gradients)`. Raises `ElasticError`: it is called outside
+        the step; or inside, `backward()` reaches the session's model, or an optimizer changes it."""
         reducer = self._runtime.reducer
         if self._runtime.share is None:
             raise ElasticError("step.inner_loop() belongs inside `with s.step() as step:`")

@@ -18,8 +18,7 @@ import pytest
 
 from malletrain.domain import pilot_life
 from malletrain.domain.event import EventKind
-from malletrain.elastic.launch import NO_DAEMON_STATUS, launcher
-from malletrain.elastic.launch.signal_waits import wait_for_child, wait_for_event
+from malletrain.elastic.launch import NO_DAEMON_STATUS, launcher, wait_for_child, wait_for_event
 from malletrain.loop.membership.next_world import JobTerms
 from scripts.lab.ports import free_port
 from tests.elastic.coordinator import ARRAY, HERE, JOB, outside_slurm, running

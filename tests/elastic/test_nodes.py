@@ -114,7 +114,8 @@ def test_where_a_process_stands() -> None:
     assert find_local_rank({}) == LocalRank(0, 1)
     assert find_local_rank({"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "4"}) == LocalRank(1, 4)
     slurm = {"SLURM_LOCALID": "2", "SLURM_STEP_TASKS_PER_NODE": "3", "SLURM_STEP_NUM_TASKS": "3"}
-    assert find_local_rank(slurm) == LocalRank(2, 3)
+    assert find_local_rank({**slurm, "MALLETRAIN_URL": "http://d"}) == LocalRank(2, 3)
+    assert find_local_rank(slurm) == LocalRank(), "outside a pilot, tasks may be trainings of their own"
     assert find_local_rank(
         {"SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_STEP_NUM_TASKS": "1"}
     ).is_leader

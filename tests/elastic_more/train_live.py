@@ -100,9 +100,9 @@ def main() -> None:
     s = elastic.Session(model, optimizer, data, **given)
     made.append(s)
     if options.kind == "batches":
-        schedule = elastic.Schedule(torch.optim.lr_scheduler.StepLR(optimizer, 60, 0.8), s)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 60, 0.8)
         average = torch.optim.swa_utils.AveragedModel(
-            model, avg_fn=lambda old, new, _: old.lerp(new, 1 - s.info.decay(0.99))
+            model, avg_fn=lambda old, new, _: old.lerp(new, 1 - 0.99 ** (s.info.batch_size / 32))
         )
         s.track(schedule=schedule, average=average)
     (HOME / f"equality-{ME}").write_text(s.info.equality)
@@ -120,7 +120,8 @@ def main() -> None:
                     (loss / options.batch if options.sum else loss).backward()
                     optimizer.step()
                     if options.kind == "batches":
-                        schedule.step()
+                        while schedule.last_epoch < int(s.info.progress):
+                            schedule.step()
                         average.update_parameters(model)
                     line = {"step": s.steps_done, "epoch": epoch, "size": s.size, "indices": index.tolist()}
                     line |= {"batch": s.info.batch_size, "gain": s.info.gain, "noise": s.info.noise_scale}

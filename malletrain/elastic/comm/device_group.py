@@ -31,11 +31,9 @@ class Collectives(Protocol):
 
     def all_reduce(self, tensor: torch.Tensor) -> Callable[[], bool]:
         """As `Group.all_reduce`. Returns what says, without blocking, whether the device has done so."""
-        ...
 
     def abort(self) -> None:
         """End all operations: they then look complete, with partial results. Blocks, for ever in the worst case."""
-        ...
 
 
 class DeviceGroup:

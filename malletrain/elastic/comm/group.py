@@ -17,7 +17,6 @@ class Work(Protocol):
     def wait(self, seconds: float) -> bool:
         """Block for at most `seconds`; return whether the operation is complete. Once True, always True. Raises
         `PeerLost`: it failed, and the group cannot be used any more."""
-        ...
 
 
 class Group(Protocol):

@@ -39,12 +39,15 @@ class LocalRank:
 
 
 def find_local_rank(environ: Mapping[str, str]) -> LocalRank:
-    """By torchrun's variables, else srun's; without either, the process is alone on its node. Raises `ElasticError`:
-    the launcher started processes on other nodes too; each pilot starts those of its node only."""
+    """By torchrun's variables, else in a pilot srun's (outside, the tasks of an srun may be independent trainings);
+    without either, the process is alone on its node. Raises `ElasticError`: the launcher started processes on other
+    nodes too; each pilot starts those of its node only."""
     for rank, size, world_size in (
         ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE"),
         ("SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_NUM_TASKS"),
     ):
+        if rank == "SLURM_LOCALID" and "MALLETRAIN_URL" not in environ:
+            break
         values = [environ.get(name, "") for name in (rank, size)]
         if all(each.isdecimal() for each in values) and int(values[0]) < int(values[1]):
             if values[1] != "1" and environ.get(world_size, values[1]) != values[1]:

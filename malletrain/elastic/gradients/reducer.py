@@ -249,7 +249,13 @@ class GradientReducer:
                         self._arrived(index)
                     self._clear_later()
             elif self._closed:
-                raise ElasticError(self._called_again())
+                made = f"after its {self._passes} passes" if self._passes > 1 else "a second time in a step"
+                raise ElasticError(
+                    f"backward() was called {made}, and what it adds would be this worker's alone: for a loss in "
+                    "parts put `with step.accumulate():` around each backward() but the last; for several "
+                    "optimizers (a GAN) or several steps a batch (SAM) say s.step(backwards=N); for an inner loop "
+                    "(MAML, Reptile) train a copy of the model in `with step.inner_loop():`"
+                )
 
         return arrived
 
@@ -271,15 +277,6 @@ class GradientReducer:
         self.phase = GradientPhase.SUMMED
         if self.on_abort is not None:
             self.on_abort()
-
-    def _called_again(self) -> str:
-        made = f"after its {self._passes} passes" if self._passes > 1 else "a second time in a step"
-        return (
-            f"backward() was called {made}, and what it adds would be this worker's alone: for a loss in parts put "
-            "`with step.accumulate():` around each backward() but the last; for several optimizers (a GAN) or "
-            "several steps a batch (SAM) say s.step(backwards=N); for an inner loop (MAML, Reptile) train a copy of "
-            "the model in `with step.inner_loop():`"
-        )
 
     def _scaled(self, gradient: torch.Tensor) -> torch.Tensor:
         return gradient if self._scale is None else gradient * self._scale

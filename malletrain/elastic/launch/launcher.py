@@ -24,9 +24,16 @@ from types import FrameType
 
 from malletrain.elastic import LAUNCHER, WELCOME_FD
 from malletrain.elastic.comm.addresses import interface_of
-from malletrain.elastic.launch import NO_DAEMON_STATUS, REQUEUE_TIMEOUT_S, TERMINATED_STATUS
+from malletrain.elastic.launch import (
+    NO_DAEMON_STATUS,
+    REQUEUE_TIMEOUT_S,
+    TERMINATED_STATUS,
+    kill_group,
+    shell_status,
+    wait_for_child,
+    wait_for_event,
+)
 from malletrain.elastic.launch.own_check import BackgroundCheck
-from malletrain.elastic.launch.signal_waits import kill_group, shell_status, wait_for_child, wait_for_event
 from malletrain.wire import messages
 from malletrain.wire.codec import one_line
 from malletrain.wire.errors import WireError
