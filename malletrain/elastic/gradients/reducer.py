@@ -345,12 +345,12 @@ class GradientReducer:
         parts, gradients = [], []
         for index, part in zip(bucket.members, self._parts(flat, bucket), strict=True):
             gradient = self.parameters[index].grad
-            if gradient is None or factor == 0.0:
-                part.zero_()
-            else:
+            if gradient is not None:
                 parts.append(part)
                 gradients.append(gradient)
-        fill(parts, gradients, factor)
+        flat.zero_()
+        if gradients and factor:
+            torch._foreach_add_(parts, gradients, alpha=factor)
         if self._noise is not None and self._measured:
             self._noise.add_local(flat)
         self._sent.append(flat)
@@ -517,15 +517,3 @@ def _not_finite(step: int, who: str, first: str) -> ElasticError:
 
 def _place_of(dtype: torch.dtype, device: torch.device) -> str:
     return f"{str(dtype).removeprefix('torch.')} on {device}"
-
-
-def fill(parts: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], factor: float) -> None:
-    """Write gradients times `factor` into the parts of a bucket; those on a device, where one kernel serves all, may
-    be multiplied in place."""
-    if parts and finiteness.runs_ahead(parts[0].device):
-        if factor != 1.0:
-            torch._foreach_mul_(list(gradients), factor)
-        torch._foreach_copy_(list(parts), list(gradients))
-        return
-    for part, gradient in zip(parts, gradients, strict=True):
-        torch.mul(gradient, factor, out=part)
