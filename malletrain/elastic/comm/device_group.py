@@ -6,7 +6,6 @@ group and one for host memory.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -14,7 +13,7 @@ from typing import Protocol
 
 import torch
 
-from malletrain.elastic.comm.background import Background, close_behind
+from malletrain.elastic.comm.background import Making, close_behind
 from malletrain.elastic.comm.group import Group, Work, abandoned
 from malletrain.elastic.errors import ElasticError, PeerLost
 
@@ -115,7 +114,7 @@ class PairedGroup:
         self.host = host
         self.takes = takes
         self._connect = connect
-        self._attempt: _Attempt | None = None
+        self._attempt: Making[DeviceGroup] | None = None
         self.flat: DeviceGroup | None = None  #: the device part, once it is connected
         self._abandoned = False
 
@@ -157,6 +156,8 @@ class PairedGroup:
     def all_reduce(self, tensor: torch.Tensor) -> Work:
         if not self.takes(tensor):
             return self.host.all_reduce(tensor)
+        if self.flat is None and self._abandoned:
+            raise abandoned()
         if self.flat is None:
             raise ElasticError("device tensors cannot be summed before connect_beside or connect_now")
         return self.flat.all_reduce(tensor)
@@ -173,38 +174,8 @@ class PairedGroup:
             self._attempt.drop()
         self.host.abandon()
 
-    def _begin(self, name: str, limit: timedelta) -> _Attempt:
-        attempt = self._attempt = _Attempt(lambda: self._connect(name, limit))
+    def _begin(self, name: str, limit: timedelta) -> Making[DeviceGroup]:
+        attempt = self._attempt = Making(lambda: self._connect(name, limit), "connect-device")
         if self._abandoned:  # by another thread, which may not have seen this attempt
             attempt.drop()
         return attempt
-
-
-class _Attempt:
-    """A device part that is being connected. If it is dropped first, it is given up as soon as it is made."""
-
-    def __init__(self, connect: Callable[[], DeviceGroup]) -> None:
-        self._connect = connect
-        self.made: DeviceGroup | None = None
-        self._dropped = False
-        self._lock = threading.Lock()
-        self._work = Background(self._run, "connect-device")
-
-    def _run(self) -> None:
-        made = self._connect()
-        with self._lock:
-            self.made = made
-            late = self._dropped
-        if late:
-            made.abandon()
-
-    def wait(self, seconds: float) -> bool:
-        """Whether it is made within `seconds`. Raises what connecting raised."""
-        return self._work.wait(seconds)
-
-    def drop(self) -> None:
-        """Give it up, made or not. Idempotent."""
-        with self._lock:
-            self._dropped, made = True, self.made
-        if made is not None:
-            made.abandon()
