@@ -19,16 +19,25 @@ if TYPE_CHECKING:
     from malletrain.elastic.data.batch_size import Chosen
     from malletrain.elastic.data.streams import Streams
     from malletrain.elastic.errors import ElasticError
-    from malletrain.elastic.gradients.learning_rate import LearningRate, Schedule
+    from malletrain.elastic.gradients.learning_rate import LearningRate
     from malletrain.elastic.gradients.sync_batchnorm import sync_batchnorm
     from malletrain.elastic.items import Items
     from malletrain.elastic.session import Session
     from malletrain.elastic.session_options import Options
 
 __all__ = [
-    "Chosen", "ElasticError", "Items", "LearningRate", "Options", "Schedule", "Session", "Streams",
-    "ddp", "environment_world", "mpi_world", "sync_batchnorm",
-]  # fmt: skip
+    "Chosen",
+    "ElasticError",
+    "Items",
+    "LearningRate",
+    "Options",
+    "Session",
+    "Streams",
+    "ddp",
+    "environment_world",
+    "mpi_world",
+    "sync_batchnorm",
+]
 
 #: Environment variable: the descriptor from which the script's process reads the daemon's welcome, a secret.
 WELCOME_FD = "MALLETRAIN_WELCOME_FD"
@@ -42,7 +51,6 @@ _HOMES = {
     "Items": "malletrain.elastic.items",
     "LearningRate": "malletrain.elastic.gradients.learning_rate",
     "Options": "malletrain.elastic.session_options",
-    "Schedule": "malletrain.elastic.gradients.learning_rate",
     "Session": "malletrain.elastic.session",
     "Streams": "malletrain.elastic.data.streams",
     "ddp": "malletrain.elastic.adapters.ddp",

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import torch
 
-from malletrain.elastic.data.sample_loader import SampleLoader
+from malletrain.elastic.data.prefetch import SampleLoader
 from malletrain.elastic.errors import Aborted, ElasticError
 from malletrain.elastic.invariants.agreement import RoundKind
 from malletrain.elastic.runtime import Runtime

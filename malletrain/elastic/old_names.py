@@ -13,10 +13,7 @@ from malletrain.elastic.runtime import Runtime
 from malletrain.elastic.session_options import Options
 from malletrain.elastic.step import Step
 
-_IN_INFO = ("nodes", "samples_done", "share", "batch_size", "fixed_batch", "equal_batches", "gain", "progress",
-            "noise_scale", "equality", "decay")  # fmt: skip
-
-#: What is said now in place of an attribute of a session.
+#: What is said now in place of an attribute of a session; those that are in its `info` now go by the same name.
 NEW_NAMES = {
     "when_main": "Session(..., options=elastic.Options(when_main=callback))",
     "when_joining": "Session(..., options=elastic.Options(when_joining=callback))",
@@ -26,19 +23,21 @@ NEW_NAMES = {
     "inner_loop": "`with s.step() as step:` and in it `with step.inner_loop():`",
     "all_reduce": 's.agree(tensor, "sum")',
     "model": "the model that the session was given",
-    **{name: f"s.info.{name}" for name in _IN_INFO},
+    "decay": "of_reference ** (s.info.batch_size / reference_batch)",
 }
 
 
 def old_attribute(session: Any, runtime: Runtime, name: str) -> Any:
     """What an attribute of a session was, with a warning. Raises `AttributeError` if there was none of that name."""
+    if hasattr(session.info, name):
+        _warn(f"s.{name}", f"s.info.{name}")
+        return getattr(session.info, name)
     if name not in NEW_NAMES:
         raise AttributeError(f"{type(session).__name__!r} object has no attribute {name!r}")
     _warn(f"s.{name}", NEW_NAMES[name])
-    if name in _IN_INFO:
-        return getattr(session.info, name)
     if name == "all_reduce":
         runtime.join()
+    batch = runtime.session_batch
     old = {
         "when_main": runtime.when_main.append,
         "when_joining": runtime.when_joining.append,
@@ -48,16 +47,14 @@ def old_attribute(session: Any, runtime: Runtime, name: str) -> Any:
         "inner_loop": lambda: Step(runtime, None, 1).inner_loop(),
         "all_reduce": lambda tensor: all_reduce(runtime, tensor),
         "model": runtime.model,
+        "decay": lambda of_reference: of_reference ** (batch.lr_scaling.batch / batch.rule.reference),
     }
     return old[name]
 
 
 def with_old_arguments(options: Options | None, given: Mapping[str, Any]) -> Options:
-    """Options, with what a script gave as arguments of `Session` before, with a warning for each.
-
-    Raises:
-        ElasticError: there is no such argument.
-    """
+    """Options, with what a script gave as arguments of `Session` before, with a warning for each. Raises
+    `ElasticError`: there is no such argument."""
     known = {each.name for each in dataclasses.fields(Options)}
     for name in given:
         if name == "check":

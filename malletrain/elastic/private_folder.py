@@ -53,12 +53,8 @@ class PrivateFolder:
 
     def opener(self, name: str, flags: int) -> int:
         """Open a file in this folder, as the `opener` of `open`: without following a link, a new one for this user
-        alone, an old one only if it is a regular file of this user's that others cannot write to.
-
-        Raises:
-            ElasticError: it is not such a file.
-            OSError: it cannot be opened.
-        """
+        alone, an old one only if it is a regular file of this user's that others cannot write to. Raises
+        `ElasticError`: it is not such a file; `OSError`: it cannot be opened."""
         path = self.path / name
         try:
             descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=self.descriptor)

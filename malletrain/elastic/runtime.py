@@ -21,15 +21,13 @@ import torch
 from malletrain.elastic.comm.background import Background, all_closed
 from malletrain.elastic.comm.carrier import find_carrier
 from malletrain.elastic.comm.group import SoloGroup
-from malletrain.elastic.comm.local_rank import LocalRank
-from malletrain.elastic.comm.node_group import NodeGroup
+from malletrain.elastic.comm.node_group import LocalRank, NodeGroup, find_local_rank
 from malletrain.elastic.comm.static_rendezvous import RENDEZVOUS_TIMEOUT, environment_world, step_host
 from malletrain.elastic.comm.world_group import require_one_carrier, with_device
 from malletrain.elastic.data.batch_size import Chosen, SessionBatch, as_rule
 from malletrain.elastic.data.dataset_digest import DatasetChanges, dataset_digest
-from malletrain.elastic.data.prefetch import BatchLoader
+from malletrain.elastic.data.prefetch import BatchLoader, SampleLoader
 from malletrain.elastic.data.random_seeds import BETWEEN_STEPS, seed_plain
-from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.data.sampler import DrawnOrder, Sampler, Share, mix
 from malletrain.elastic.data.streams import StreamBatches, StreamPositions, StreamReader, Streams, StreamSampler
 from malletrain.elastic.data.virtual_shards import VirtualShards
@@ -98,7 +96,7 @@ class Runtime:
         self.mean = mean
         self._stages, self._begins_at = dict[str, float](), time.monotonic()  #: seconds of the start, by part
         self._settings = settings
-        local_rank = worker_start.find_own_local_rank(environ) if settings.world is None else LocalRank()
+        local_rank = find_local_rank(environ) if settings.world is None else LocalRank()
         self.model = model
         worker_start.check_model(model)
         self.share: Share | None = None  #: this worker's samples of the batch under way; None between steps
@@ -142,9 +140,13 @@ class Runtime:
             drawn = settings.order if isinstance(settings.order, DrawnOrder) else None
             length = len(dataset) if drawn is None else drawn.samples
             self.sampler = sampler = Sampler(
-                length, batch, seed=settings.seed, shuffle=settings.shuffle, drop_last=settings.drop_last,
+                length,
+                batch,
+                seed=settings.seed,
+                shuffle=settings.shuffle,
+                drop_last=settings.drop_last,
                 order=settings.order,
-            )  # fmt: skip
+            )
             if settings.order is not None and not self.session_batch.fixed and sampler.batch_ends(0):
                 raise ElasticError(
                     "an order that consists of batches needs a batch_size that is a number, that of the largest: "
@@ -156,10 +158,8 @@ class Runtime:
         self.state.session = 0 if before is None else before.number + 1
         self.shared = SharedValues()
         self.state.track(SCRIPT_VALUES, self.shared)
-        self.state.terms = repr(
-            (length, batch, settings.seed, settings.shuffle, settings.drop_last,
-             settings.reduction, settings.virtual_shards, digest)
-        )  # fmt: skip
+        decisive = (settings.seed, settings.shuffle, settings.drop_last, settings.reduction, settings.virtual_shards)
+        self.state.terms = repr((length, batch, digest, *decisive))
         if streams is not None:
             self.state.track("malletrain.streams", positions)
         self.session_batch.attach(self.state, self.state.optimizers)
@@ -206,11 +206,14 @@ class Runtime:
         self.state.before_capture = self._before_capture
         self.buffer_copies = BufferCopies(model)
         self.invariants = Invariants(
-            self.state, self.shared, self.committer, self.reducer,
+            self.state,
+            self.shared,
+            self.committer,
+            self.reducer,
             in_step=lambda: self.share is not None,
             order=(lambda epoch: (sampler.permutation(epoch), sampler.batch_ends(epoch))) if settings.order else None,
             dataset=None if changes is None else lambda: changes.digest,
-        )  # fmt: skip
+        )
         shards = settings.virtual_shards
         self.shards = VirtualShards(shards, model, self.reducer, settings.seed, mean) if shards else None
         self.norms = SyncBatchNormLayers(norms, self.committer, self.reducer, mean) if norms else None
@@ -227,9 +230,8 @@ class Runtime:
         )
 
         # How the world changes, and what is reported.
-        self.reports = Reports(self.member.say, self.committer, self.session_batch.noise_scale)
-        self._steps_before, self._samples_before = (0, 0) if before is None else (before.steps, before.samples)
-        self.reports.begin_at(self._steps_before, self._samples_before)
+        counted = (0, 0) if before is None else (before.steps, before.samples)
+        self.reports = Reports(self.member.say, self.committer, self.session_batch.noise_scale, *counted)
         self.meter = Meter(self.reports.samples)
         store_server = pilot.store if pilot else None
         self.recovery = StateRecovery(self.member, self.state, self.checkpointing.load, self._is_over, store_server)
@@ -238,18 +240,26 @@ class Runtime:
             Background(self._carrier.load, "load")  # what it raises, joining the first world raises again
         numeric = self.judgement.equality is not Equality.STATISTICAL
         self.reconfigurer = Reconfigurer(
-            self.member, self.state, self.recovery, self.checkpointing, self.reports,
+            self.member,
+            self.state,
+            self.recovery,
+            self.checkpointing,
+            self.reports,
             entered=self._entered,
             top_up=lambda tasks: pilot.resubmitter(tasks, self.member.say) if pilot is not None else None,
             store_server=store_server,
             carrier=self._carrier,
             tries=self.reducer.trial.begins if numeric else lambda _world, _following: False,
-        )  # fmt: skip
+        )
         self.reducer.trial.found = lambda text: self._say_as_main(messages.Compared(text))
         self.lifecycle = WorkerLifecycle(
-            self.member, self.reconfigurer, self.checkpointing, self.reports, self.invariants.agreement,
+            self.member,
+            self.reconfigurer,
+            self.checkpointing,
+            self.reports,
+            self.invariants.agreement,
             in_pilot=pilot is not None,
-        )  # fmt: skip
+        )
         self.failures = FailureReporter(
             lambda: self.member.worker, lambda: self.position.step, self._keep_state, self._send_failure
         )
@@ -398,10 +408,7 @@ class Runtime:
 
     def load_batch(self) -> Any:
         """Do what is due between two steps, then load this worker's part of the next batch, and begin its step.
-
-        Raises:
-            Released: this worker's part is over.
-        """
+        Raises `Released`: this worker's part is over."""
         if self.left_by:
             raise ElasticError(
                 f"the script caught an exception of a step and went on ({self.left_by}): the others wait for this "
@@ -433,7 +440,7 @@ class Runtime:
             self.reducer.settle()
             self.member.finishing = True
             try:
-                self.lifecycle.barrier(self._keep_final)
+                self.lifecycle.sum_of_all(self._last_table, RoundKind.FINISH)
             except JobOver as over:
                 log.info("the job is over: %s", over)
             except SessionOver as over:  # all steps are committed here, too
@@ -451,20 +458,29 @@ class Runtime:
             return
         job_sessions.end(
             job_sessions.Handover(
-                self.state.session, self.pilot, self.member, self.reconfigurer, self._in_world, self._tried,
-                self._steps_before + self.position.step, self._samples_before + self.position.samples,
+                self.state.session,
+                self.pilot,
+                self.member,
+                self.reconfigurer,
+                self._in_world,
+                self._tried,
+                self.reports.steps_before + self.position.step,
+                self.reports.samples_before + self.position.samples,
             )
-        )  # fmt: skip
+        )
 
-    def _keep_final(self) -> None:
-        """Save the final state of the session, for workers that join the next one."""
-        if self._kept_final or not self._finals or self.pilot is None:
-            return
-        self._kept_final = True
-        try:
-            self._finals[0].save(self.state)
-        except ElasticError as error:
-            log.warning("no worker can join, and no node be lost, after another Session of this script: %s", error)
+    def _last_table(self) -> torch.Tensor:
+        """This member's part in the last round of the session. The main worker saves the final state before it, for
+        workers that join the next session."""
+        if not self._kept_final and self._finals and self.pilot is not None and self.checkpointing.is_writer:
+            self._kept_final = True
+            try:
+                self._finals[0].save(self.state)
+            except ElasticError as error:
+                log.warning(
+                    "no worker can join, and no node be lost, after another Session of this script: %s", error
+                )
+        return torch.zeros(1, dtype=torch.float64)
 
     def _complete(self) -> None:
         """The script has ended: the main worker reports the result, and the others wait until it has."""

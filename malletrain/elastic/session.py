@@ -18,7 +18,6 @@ left, and `batches` yields the same batch again.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -113,7 +112,7 @@ class Session:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            if name.startswith("_"):
+            if name.startswith("_"):  # also before there is a runtime
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             return old_attribute(self, self._runtime, name)
 
@@ -168,10 +167,7 @@ class Session:
         r.check_epoch()
         try:
             while r.position.cursor < r.sampler.epoch_length:
-                batch = r.load_batch()
-                if r.shards is not None:
-                    batch.run = functools.partial(r.shards.run, batch, r.position.step)
-                yield batch
+                yield r.load_batch()
                 if r.share is not None:
                     raise ElasticError(
                         "the body of `for batch in s.batches()` needs `with s.step():` around the step"
@@ -380,7 +376,8 @@ class Info:
 
     @property
     def progress(self) -> float:
-        """Training so far in steps of the reference batch. Schedules should count these."""
+        """Training so far in steps of the reference batch, which schedules should count:
+        `while scheduler.last_epoch < int(s.info.progress): scheduler.step()`."""
         return self._runtime.session_batch.lr_scaling.progress
 
     @property
@@ -392,12 +389,3 @@ class Info:
     def equality(self) -> str:
         """In which sense the result equals that of a static run."""
         return str(self._runtime.judgement)
-
-    def decay(self, of_reference: float) -> float:
-        """The decay of a running average for one step of the present batch.
-
-        Args:
-            of_reference: the decay for one step of the reference batch. The result averages over as many samples
-                (Busbridge et al., NeurIPS 2023).
-        """
-        return float(of_reference**self._runtime.session_batch.lr_scaling.power)

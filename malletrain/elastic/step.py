@@ -52,9 +52,9 @@ class Step:
         r.invariants.begin_step()
         seed_all(mix(r.sampler.seed, r.position.step, r.committer.world.rank))
         if self._backwards > 1:
-            self._copy = r.state.copy()  # the first pass's optimizer step is undone if a later pass is aborted
+            self.keep_state()  # the first pass's optimizer step is undone if a later pass is aborted
         if r.shards is not None:
-            r.shards.begin(share.batch)
+            r.shards.begin(share.batch, r.position.step)
         counts = share.weight if weight is None or not share.weight else weight
         r.weight = float(counts)
         if r.norms is not None:
@@ -63,6 +63,11 @@ class Step:
         r.reducer.arm(counts, share.batch, self._commit, self._backwards)
         r.lifecycle.step_began = self._began
         return self
+
+    def keep_state(self) -> None:
+        """Have the training state as it is now come back if the step is void."""
+        if self._copy is None:
+            self._copy = self._runtime.state.copy()
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:
@@ -86,12 +91,8 @@ class Step:
 
         In it, losses, gradients and optimizers are the sample's own: nothing is summed over workers. What the step
         learns from the copies follows as its `backward()`, a loss or, where gradients are known already,
-        `torch.autograd.backward(list(model.parameters()), gradients)`.
-
-        Raises:
-            ElasticError: it is called outside the step; or inside, `backward()` reaches the session's model, or an
-                optimizer changes it.
-        """
+        `torch.autograd.backward(list(model.parameters()), gradients)`. Raises `ElasticError`: it is called outside
+        the step; or inside, `backward()` reaches the session's model, or an optimizer changes it."""
         reducer = self._runtime.reducer
         if self._runtime.share is None:
             raise ElasticError("step.inner_loop() belongs inside `with s.step() as step:`")
@@ -131,9 +132,9 @@ class Step:
         if r.norms is not None:
             r.norms.end()
         if isinstance(error, StepRepeated | Aborted):
-            r.buffer_copies.restore()
             if self._copy is not None:
                 r.state.restore(*self._copy)
+            r.buffer_copies.restore()
             r.reducer.reset_after_abort()
             if r.reducer.on_abort is None:
                 r.keep_tracked()

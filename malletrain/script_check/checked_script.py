@@ -259,7 +259,7 @@ class Recorder:
             return
         builds = session._runtime.member.pending_groups._builds
         until = time.monotonic() + JOIN_S
-        while not any(each.work.wait(0.0) for each in list(builds.values())) and time.monotonic() < until:
+        while not any(each.wait(0.0) for each in list(builds.values())) and time.monotonic() < until:
             time.sleep(0.01)
 
     def _stage(self) -> int:

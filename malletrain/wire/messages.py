@@ -133,7 +133,7 @@ class Welcome:
     worker: str
     token: str
     pilot: str
-    heartbeat_s: float
+    heartbeat_s: float  #: read by workers of earlier releases alone
     mode: str = "live"
     token_s: float = 0.0
 

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from malletrain import elastic
 from malletrain.elastic.data.batch_size import Chosen, as_rule
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.gradients.learning_rate import LearningRate, LearningRateScaling
@@ -125,47 +124,6 @@ def test_a_restored_state_continues_alike() -> None:
     two = LearningRateScaling(LearningRate("linear", warm_up=500), 100, unknown)
     two.load_state_dict(one.state_dict())
     assert (two.gain, two.batch, two.progress) == (one.gain, one.batch, one.progress)
-
-
-class _At:
-    """A session so far in its training."""
-
-    def __init__(self) -> None:
-        self.progress = 0.0
-
-    @property
-    def info(self) -> _At:
-        return self
-
-
-def test_a_schedule_does_not_depend_on_the_batch() -> None:
-    """After the same number of samples the rate is the same, however they were divided into steps."""
-    ends: list[dict[str, Any]] = []
-    for cuts in ([64] * 40, [16] * 160, [64, 256, 256, 16, 16, 32] * 4):
-        optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
-        at = _At()
-        schedule = elastic.Schedule(torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9), at)
-        for batch in cuts:
-            at.progress += batch / 64
-            optimizer.step()
-            schedule.step()
-        ends.append(schedule.get_last_lr()[0])
-        assert sum(cuts) == 2560
-    assert ends == pytest.approx([0.9**40] * 3)
-
-
-def test_a_schedule_resumes() -> None:
-    def at(progress: float, saved: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The state of a schedule that was taken up again, and has come to here."""
-        optimizer, session = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0), _At()
-        optimizer.step()
-        schedule = elastic.Schedule(torch.optim.lr_scheduler.StepLR(optimizer, 3), session)
-        schedule.load_state_dict(saved or schedule.state_dict())
-        session.progress = progress
-        schedule.step()
-        return dict(schedule.state_dict())
-
-    assert at(7.9, saved=at(7.2))["last_epoch"] == 7
 
 
 LENGTH = 400

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from malletrain.elastic.comm.group import Group
-from malletrain.elastic.comm.local_rank import LocalRank
+from malletrain.elastic.comm.node_group import LocalRank
 from malletrain.elastic.comm.step_commit import StepCommitter
 from malletrain.elastic.launch.restart import Restarter
 from malletrain.elastic.link.daemon_link import Directives, Link, LinkHandler

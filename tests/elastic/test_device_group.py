@@ -21,7 +21,7 @@ from malletrain.elastic.comm.background import all_closed
 from malletrain.elastic.comm.carrier import DeviceCarrier, find_carrier
 from malletrain.elastic.comm.device_group import DeviceGroup, PairedGroup
 from malletrain.elastic.comm.group import Group
-from malletrain.elastic.comm.local_rank import LocalRank
+from malletrain.elastic.comm.node_group import LocalRank
 from malletrain.elastic.comm.world_group import make_world_group
 from malletrain.elastic.errors import ElasticError, PeerLost
 from tests.elastic import device_stand_in, group_contract

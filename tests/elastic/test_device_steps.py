@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 
 from malletrain import elastic
@@ -21,7 +19,7 @@ from malletrain.elastic.comm.step_commit import StepCommitter, TrainingWorld
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.gradients import finiteness
 from malletrain.elastic.gradients.finiteness import LateRead
-from malletrain.elastic.gradients.reducer import GradientReducer, fill, spread
+from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.state.buffer_copies import FIRST_STEPS, BufferCopies
 from tests.elastic.calm import Calm
 from tests.elastic.stores import run
@@ -120,25 +118,6 @@ def test_the_device_way_and_the_hosts_give_the_same_bits(monkeypatch: pytest.Mon
     for here, there in zip(host, run(2, trained), strict=True):
         assert isinstance(here, dict) and isinstance(there, dict)
         assert all(torch.equal(here[name], there[name]) for name in here)
-
-
-@pytest.mark.parametrize("ahead", [False, True], ids=["host", "device"])
-@given(factor=st.floats(0.01, 1.0) | st.just(1.0), seed=st.integers(0, 9))
-def test_buckets_are_filled_and_emptied_within_a_rounding(ahead: bool, factor: float, seed: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(finiteness, "runs_ahead", lambda device: ahead)
-        generator = torch.Generator().manual_seed(seed)
-        gradients = [torch.randn(shape, generator=generator) for shape in ((3, 5), (7,), ())]
-        before = [gradient.clone() for gradient in gradients]
-        parts = [torch.empty_like(each) for each in gradients]
-        fill(parts, gradients, factor)
-        unit = torch.finfo(parts[0].dtype).eps
-        for part, gradient in zip(parts, before, strict=True):
-            assert torch.allclose(part.float(), gradient * factor, rtol=unit, atol=0)
-        out = [torch.empty_like(each) for each in before]
-        spread(parts, out, 1 / factor)
-        for back, part in zip(out, parts, strict=True):
-            assert torch.allclose(back, part.float() / factor, rtol=1e-6, atol=0)
 
 
 # --- a worker that trains alone -----------------------------------------------------------------------------------

@@ -19,9 +19,8 @@ from torch.utils.data import Dataset
 
 from malletrain import elastic
 from malletrain.elastic.comm.step_commit import StepCommitter
-from malletrain.elastic.data.prefetch import LoadRequest, Prefetcher
+from malletrain.elastic.data.prefetch import LoadRequest, Prefetcher, SampleLoader
 from malletrain.elastic.data.random_seeds import kept_random_state, seed_all
-from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.data.sampler import Sampler
 from malletrain.elastic.data.streams import StreamBatches, StreamPositions, StreamReader, Streams, StreamSampler
 from malletrain.elastic.errors import ElasticError

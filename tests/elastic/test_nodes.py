@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from malletrain.domain.event import EventKind
 from malletrain.elastic.comm.authentication import Meeting
 from malletrain.elastic.comm.group import Group, SoloGroup
-from malletrain.elastic.comm.local_rank import LocalRank, find_local_rank
+from malletrain.elastic.comm.node_group import LocalRank, find_local_rank
 from malletrain.elastic.comm.static_rendezvous import environment_world, meeting_file, rank_and_size
 from malletrain.elastic.comm.world_group import make_world_group
 from malletrain.elastic.errors import ElasticError
@@ -95,7 +95,8 @@ def test_where_a_process_stands() -> None:
     assert find_local_rank({}) == LocalRank(0, 1)
     assert find_local_rank({"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "4"}) == LocalRank(1, 4)
     slurm = {"SLURM_LOCALID": "2", "SLURM_STEP_TASKS_PER_NODE": "3", "SLURM_STEP_NUM_TASKS": "3"}
-    assert find_local_rank(slurm) == LocalRank(2, 3)
+    assert find_local_rank({**slurm, "MALLETRAIN_URL": "http://d"}) == LocalRank(2, 3)
+    assert find_local_rank(slurm) == LocalRank(), "outside a pilot, tasks may be trainings of their own"
     assert find_local_rank(
         {"SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_STEP_NUM_TASKS": "1"}
     ).is_leader

@@ -41,7 +41,7 @@ class Wall:
         def __init__(self, notes: dict[str, str]) -> None:
             self.notes = notes
 
-        def put(self, key: str, text: str) -> None:
+        def set(self, key: str, text: str) -> None:
             self.notes[key] = text
 
         def look(self, key: str) -> str | None:

@@ -111,14 +111,12 @@ def main() -> None:
             when_main=lambda: (home / "mains").open("a").write(f"{me}\n"),
         ),
     )  # fmt: skip
-    schedule: Any = scheduler
     if options.batches:
-        schedule = elastic.Schedule(scheduler, s)
         average = torch.optim.swa_utils.AveragedModel(
-            model, avg_fn=lambda old, new, _: old.lerp(new, 1 - s.info.decay(0.99))
+            model, avg_fn=lambda old, new, _: old.lerp(new, 1 - 0.99 ** (s.info.batch_size / 32))
         )
         s.track(average=average)
-    s.track(scheduler=schedule)
+    s.track(scheduler=scheduler)
     (home / f"equality-{me}").write_text(s.info.equality)
     if options.raise_before:
         raise RuntimeError("made to fail before training")
@@ -195,7 +193,9 @@ def main() -> None:
                     if options.clip:
                         nn.utils.clip_grad_norm_(model.parameters(), 0.5)
                     optimizer.step()
-                    schedule.step()
+                    due = int(s.info.progress) if options.batches else scheduler.last_epoch + 1
+                    while scheduler.last_epoch < due:
+                        scheduler.step()
                     if options.batches:
                         average.update_parameters(model)
                     line = {"step": s.steps_done, "task": me.partition(".")[0], "epoch": epoch, "size": s.size}

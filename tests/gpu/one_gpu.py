@@ -13,7 +13,7 @@ import torch
 
 from malletrain.elastic.comm.carrier import find_carrier
 from malletrain.elastic.comm.device_group import PairedGroup
-from malletrain.elastic.comm.local_rank import LocalRank
+from malletrain.elastic.comm.node_group import LocalRank
 from malletrain.elastic.comm.world_group import make_world_group
 from malletrain.elastic.launch.launcher import WATCHDOG_OFF
 from tests.elastic import group_contract

@@ -1,4 +1,4 @@
-"""What a step asks of a real GPU: no synchronisation, buckets filled at once; and a newcomer's state."""
+"""What a step asks of a real GPU: no synchronisation; and a newcomer's state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from torch import nn
 from malletrain import elastic
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.gradients.finiteness import LateRead
-from malletrain.elastic.gradients.reducer import fill, spread
 from malletrain.elastic.state.buffer_copies import FIRST_STEPS
 from tests.elastic.coordinator import running
 from tests.elastic.digits import EPOCHS, SCRIPT, assert_equal, run_alone
@@ -72,17 +71,6 @@ def test_a_late_read_has_the_values_of_its_time() -> None:
     read = LateRead(tensor)
     tensor.zero_()
     assert read.values() == [1.0, 1.0, 1.0]
-
-
-def test_buckets_are_filled_as_on_the_host() -> None:
-    gradients = [torch.randn(shape, device="cuda") for shape in ((300, 7), (5,), ())]
-    expected = [gradient * 0.3 for gradient in gradients]
-    parts = [torch.empty_like(each) for each in gradients]
-    fill(parts, gradients, 0.3)
-    out = [torch.empty_like(each) for each in gradients]
-    spread(parts, out, 1.0)
-    for found, wanted in zip(out, expected, strict=True):
-        torch.testing.assert_close(found, wanted)
 
 
 def test_a_newcomer_gets_the_state(tmp_path: Path) -> None:

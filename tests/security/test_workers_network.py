@@ -330,7 +330,7 @@ def test_strangers_that_say_nothing_keep_nobody_out() -> None:
     host, port = server.address.split(":")
     idle = [socket.create_connection((host, int(port)), 5.0) for _ in range(3 * MAX_STRANGERS)]
     peer_store = PeerStore.at(meeting(server.address), 5.0)
-    peer_store.put("key", "value")
+    peer_store.set("key", "value")
     assert server.look("key") == "value"
     assert len(server._strangers) <= MAX_STRANGERS
     for connection in idle:
@@ -348,7 +348,7 @@ def test_members_of_a_generation_that_is_not_heard_of_yet_are_waited_for() -> No
         found.append(peer_store.look("key"))
         peer_store.close()
 
-    server.put("key", "value")
+    server.set("key", "value")
     thread = threading.Thread(target=come)
     thread.start()
     wait_until(lambda: bool(server._strangers), 90, "it has come")

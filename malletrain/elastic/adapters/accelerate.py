@@ -30,12 +30,9 @@ def _without_launcher() -> Iterator[None]:
 
 
 class ElasticAccelerator(Accelerator):
-    """An Accelerator whose processes are the workers of a session; call `attach(session)` when it is made.
-
-    Raises:
-        ElasticError: the script was started by `accelerate launch` or torchrun, or `gradient_accumulation_steps` is
-            not 1.
-    """
+    """An Accelerator whose processes are the workers of a session; call `attach(session)` when it is made. Raises
+    `ElasticError`: the script was started by `accelerate launch` or torchrun, or `gradient_accumulation_steps` is not
+    1."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         self._session: Session | None = None
@@ -77,11 +74,8 @@ class ElasticAccelerator(Accelerator):
         """Does nothing: workers synchronise in steps only."""
 
     def gather(self, tensor: Any) -> Any:
-        """Not supported: workers may come and go between two calls. Use `session.evaluate`.
-
-        Raises:
-            ElasticError: a session is attached.
-        """
+        """Not supported: workers may come and go between two calls. Use `session.evaluate`. Raises `ElasticError`: a
+        session is attached."""
         return self._alone("gather", tensor)
 
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:

@@ -78,8 +78,7 @@ class ElasticLoader:
         self._runtime = session._runtime
         self._backwards = backwards
         self._step: Step | None = None
-        self._copy: tuple[bytes, list[torch.Tensor]] | None = None
-        self._runtime.reducer.on_abort = self._keep
+        self._runtime.reducer.on_abort = self._keep_state
 
     def __len__(self) -> int:
         """Batches of a whole epoch."""
@@ -120,15 +119,12 @@ class ElasticLoader:
         if step is None:
             return
         aborted = self._runtime.reducer.aborted
-        copy, self._copy = self._copy, None
-        if aborted is not None and copy is not None:
-            self._runtime.state.restore(*copy)
         step.__exit__(None if aborted is None else type(aborted), aborted, None)
 
-    def _keep(self) -> None:
+    def _keep_state(self) -> None:
         """The step is void: nothing of the training state has changed yet, but the body goes on."""
-        if self._copy is None:
-            self._copy = self._runtime.state.copy()
+        if self._step is not None:
+            self._step.keep_state()
 
 
 def ddp(

@@ -60,11 +60,8 @@ class ElasticTrainer(Trainer):
     # --- what Trainer calls -------------------------------------------------------------------------------------
 
     def train(self, *args: Any, **more: Any) -> Any:
-        """Train as Trainer does. The session resumes by itself, so `resume_from_checkpoint` is not accepted.
-
-        Raises:
-            ElasticError: it is given.
-        """
+        """Train as Trainer does. The session resumes by itself, so `resume_from_checkpoint` is not accepted. Raises
+        `ElasticError`: it is given."""
         if more.get("resume_from_checkpoint") or args:
             raise ElasticError("leave resume_from_checkpoint out: the session goes on where it was by itself")
         result = super().train()

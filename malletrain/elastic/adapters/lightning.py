@@ -65,11 +65,8 @@ class ElasticStrategy(SingleDeviceStrategy):
     # --- what Trainer calls -------------------------------------------------------------------------------------
 
     def setup(self, trainer: Any) -> None:
-        """Make the session and join its world, once model and optimizer exist. Called by the Trainer.
-
-        Raises:
-            ElasticError: an option of the Trainer is not supported; the message says what to change.
-        """
+        """Make the session and join its world, once model and optimizer exist. Called by the Trainer. Raises
+        `ElasticError`: an option of the Trainer is not supported; the message says what to change."""
         super().setup(trainer)
         self._trainer = trainer
         if trainer.state.fn != TrainerFn.FITTING:

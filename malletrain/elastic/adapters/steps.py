@@ -28,11 +28,8 @@ class Length:
 
 
 class Steps(Length):
-    """The batches of a session, for so many epochs in total: each iteration is one.
-
-    Raises:
-        ElasticError: the session's batch size changes with the number of workers, or from batch to batch.
-    """
+    """The batches of a session, for so many epochs in total: each iteration is one. Raises `ElasticError`: the
+    session's batch size changes with the number of workers, or from batch to batch."""
 
     def __init__(self, session: Session, dataset: Any, epochs: int) -> None:
         if not session.info.fixed_batch:

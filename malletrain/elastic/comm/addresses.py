@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import socket
-import struct
-
-#: linux/sockios.h: the IPv4 address of an interface.
-SIOCGIFADDR = 0x8915
 
 
 def join_address(host: str, port: int) -> str:
@@ -39,20 +34,3 @@ def own_host(daemon_host: str | None, override: str | None, family: int = socket
                 probe.connect(where)
                 return str(probe.getsockname()[0])
     return socket.gethostbyname(socket.gethostname())
-
-
-def interface_of(address: str) -> str:
-    """The network interface that has an IPv4 address or host name; "" where none has."""
-    try:
-        wanted = socket.inet_aton(socket.gethostbyname(address))
-    except OSError:
-        return ""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            try:
-                answer = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-            except OSError:  # it has no IPv4 address
-                continue
-            if answer[20:24] == wanted:
-                return name
-    return ""

@@ -6,6 +6,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
 
 
 class Task:
@@ -47,6 +48,40 @@ class Background(Task):
     def __init__(self, call: Callable[[], None], name: str) -> None:
         super().__init__(call)
         threading.Thread(target=self.run, name=f"malletrain-{name}", daemon=True).start()
+
+
+class Abandonable(Protocol):
+    """What must be given up, where nobody wants it any more."""
+
+    def abandon(self) -> None: ...
+
+
+Made = TypeVar("Made", bound=Abandonable)
+
+
+class Making(Background, Generic[Made]):
+    """A task that makes something, `made` once it is over; None where there is nothing. What was dropped before is
+    given up as soon as it is made."""
+
+    def __init__(self, make: Callable[[], Made | None], name: str) -> None:
+        self.made: Made | None = None
+        self._dropped = False
+        self._lock = threading.Lock()
+        super().__init__(lambda: self._keep(make()), name)
+
+    def _keep(self, made: Made | None) -> None:
+        with self._lock:
+            late = self._dropped
+            self.made = None if late else made
+        if late and made is not None:
+            made.abandon()
+
+    def drop(self) -> None:
+        """Give it up, made or not. Idempotent."""
+        with self._lock:
+            self._dropped, made, self.made = True, self.made, None
+        if made is not None:
+            made.abandon()
 
 
 #: Threads that close what may be stuck.

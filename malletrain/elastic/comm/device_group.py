@@ -6,7 +6,6 @@ group and one for host memory.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -14,7 +13,7 @@ from typing import Protocol
 
 import torch
 
-from malletrain.elastic.comm.background import Background, close_behind
+from malletrain.elastic.comm.background import Making, close_behind
 from malletrain.elastic.comm.group import Group, Work, abandoned
 from malletrain.elastic.errors import ElasticError, PeerLost
 
@@ -31,11 +30,9 @@ class Collectives(Protocol):
 
     def all_reduce(self, tensor: torch.Tensor) -> Callable[[], bool]:
         """As `Group.all_reduce`. Returns what says, without blocking, whether the device has done so."""
-        ...
 
     def abort(self) -> None:
         """End all operations: they then look complete, with partial results. Blocks, for ever in the worst case."""
-        ...
 
 
 class DeviceGroup:
@@ -49,7 +46,12 @@ class DeviceGroup:
         self._pending: list[_DeviceWork] = []
 
     def all_reduce(self, tensor: torch.Tensor) -> Work:
-        return self._track(self._open().all_reduce(tensor), tensor)
+        collectives = self._collectives  # another thread may abandon it meanwhile
+        if collectives is None:
+            raise abandoned()
+        work = _DeviceWork(self, collectives.all_reduce(tensor), tensor)
+        self._pending = [*(other for other in self._pending if not other.done), work]
+        return work
 
     def abandon(self) -> None:
         """Give the group up without waiting. A thread aborts it, and keeps alive the tensors that operations in
@@ -59,17 +61,6 @@ class DeviceGroup:
         if collectives is not None:
             held, self._pending = self._pending, []
             close_behind(lambda: _abort(collectives, held), "abort-device")
-
-    def _open(self) -> Collectives:
-        collectives = self._collectives  # another thread may abandon it meanwhile
-        if collectives is None:
-            raise abandoned()
-        return collectives
-
-    def _track(self, is_complete: Callable[[], bool], tensor: torch.Tensor) -> Work:
-        work = _DeviceWork(self, is_complete, tensor)
-        self._pending = [*(other for other in self._pending if not other.done), work]
-        return work
 
 
 def _abort(collectives: Collectives, held: list[_DeviceWork]) -> None:
@@ -123,7 +114,7 @@ class PairedGroup:
         self.host = host
         self.takes = takes
         self._connect = connect
-        self._attempt: _Attempt | None = None
+        self._attempt: Making[DeviceGroup] | None = None
         self.flat: DeviceGroup | None = None  #: the device part, once it is connected
         self._abandoned = False
 
@@ -165,6 +156,8 @@ class PairedGroup:
     def all_reduce(self, tensor: torch.Tensor) -> Work:
         if not self.takes(tensor):
             return self.host.all_reduce(tensor)
+        if self.flat is None and self._abandoned:
+            raise abandoned()
         if self.flat is None:
             raise ElasticError("device tensors cannot be summed before connect_beside or connect_now")
         return self.flat.all_reduce(tensor)
@@ -181,38 +174,8 @@ class PairedGroup:
             self._attempt.drop()
         self.host.abandon()
 
-    def _begin(self, name: str, limit: timedelta) -> _Attempt:
-        attempt = self._attempt = _Attempt(lambda: self._connect(name, limit))
+    def _begin(self, name: str, limit: timedelta) -> Making[DeviceGroup]:
+        attempt = self._attempt = Making(lambda: self._connect(name, limit), "connect-device")
         if self._abandoned:  # by another thread, which may not have seen this attempt
             attempt.drop()
         return attempt
-
-
-class _Attempt:
-    """A device part that is being connected. If it is dropped first, it is given up as soon as it is made."""
-
-    def __init__(self, connect: Callable[[], DeviceGroup]) -> None:
-        self._connect = connect
-        self.made: DeviceGroup | None = None
-        self._dropped = False
-        self._lock = threading.Lock()
-        self._work = Background(self._run, "connect-device")
-
-    def _run(self) -> None:
-        made = self._connect()
-        with self._lock:
-            self.made = made
-            late = self._dropped
-        if late:
-            made.abandon()
-
-    def wait(self, seconds: float) -> bool:
-        """Whether it is made within `seconds`. Raises what connecting raised."""
-        return self._work.wait(seconds)
-
-    def drop(self) -> None:
-        """Give it up, made or not. Idempotent."""
-        with self._lock:
-            self._dropped, made = True, self.made
-        if made is not None:
-            made.abandon()

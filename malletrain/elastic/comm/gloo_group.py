@@ -80,7 +80,9 @@ class GlooGroup:
     def all_reduce(self, tensor: torch.Tensor) -> Work:
         options = _dist.AllreduceOptions()
         options.timeout = OPERATION_TIMEOUT
-        return self._start(lambda group: group.allreduce([tensor], options))
+        work = _GlooWork(self._call(lambda group: group.allreduce([tensor], options)))
+        self._pending = [*(other for other in self._pending if not other.done), work]
+        return work
 
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> None:
         # Unlike a collective, a message whose wait times out breaks the whole group: one long wait, no slices.
@@ -97,11 +99,6 @@ class GlooGroup:
         held = [self._pending, self._group]
         self._group, self._pending = None, []
         close_behind(held.clear, "close-group")
-
-    def _start(self, call: Callable[[Any], Any]) -> Work:
-        work = _GlooWork(self._call(call))
-        self._pending = [*(other for other in self._pending if not other.done), work]
-        return work
 
     def _call(self, call: Callable[[Any], Any]) -> Any:
         group = self._group  # another thread may abandon it meanwhile

@@ -3,6 +3,7 @@ process."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -16,7 +17,6 @@ class Work(Protocol):
     def wait(self, seconds: float) -> bool:
         """Block for at most `seconds`; return whether the operation is complete. Once True, always True. Raises
         `PeerLost`: it failed, and the group cannot be used any more."""
-        ...
 
 
 class Group(Protocol):
@@ -84,11 +84,11 @@ def wait_complete(work: Work) -> None:
         pass
 
 
-def table_of_all(group: Group, row: list[int]) -> tuple[torch.Tensor, Work]:
-    """A table that has each member's row by its rank, once the operation is complete."""
-    table = torch.zeros(group.size, len(row), dtype=torch.int64)
-    table[group.rank] = torch.tensor(row, dtype=torch.int64)
-    return table, group.all_reduce(table)
+def table_of(group: Group, row: Sequence[float], dtype: torch.dtype = torch.int64) -> torch.Tensor:
+    """A table that has each member's row by its rank, once it is summed over all."""
+    table = torch.zeros(group.size, len(row), dtype=dtype)
+    table[group.rank] = torch.tensor(row, dtype=dtype)
+    return table
 
 
 def abandoned() -> PeerLost:

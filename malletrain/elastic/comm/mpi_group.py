@@ -23,10 +23,7 @@ MIN_TEST_PAUSE_S, MAX_TEST_PAUSE_S = 20e-6, 1e-3
 
 def mpi_world() -> Group:
     """The group of all processes of MPI_COMM_WORLD; initialises MPI if necessary. Pass it to `Options(world=...)`.
-
-    Raises:
-        ElasticError: mpi4py or MPI's library is missing, or MPI does not support MPI_THREAD_MULTIPLE.
-    """
+    Raises `ElasticError`: mpi4py or MPI's library is missing, or MPI does not support MPI_THREAD_MULTIPLE."""
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:

@@ -1,4 +1,8 @@
-"""Hierarchical process groups, for nodes with several processes each: reduce in the node first, then across nodes.
+"""Nodes with several processes each: their local ranks, and process groups that reduce in the node first, then across
+nodes.
+
+A node is one member of the world and runs one or more processes, one a GPU for example, started by torchrun or srun.
+All of them run the same code; local rank 0 communicates with the daemon.
 
 An all-reduce has three stages: an all-reduce among the processes of a node; then each process all-reduces its part
 with the processes of the same local rank on other nodes; then the parts are put together in the node. So each element
@@ -9,16 +13,50 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 
 from malletrain.elastic.comm.background import Task
 from malletrain.elastic.comm.group import Group, SoloGroup, Work, abandoned
-from malletrain.elastic.errors import PeerLost
+from malletrain.elastic.errors import ElasticError, PeerLost
 
 #: How often the thread of a group checks whether the group was abandoned.
 POLL_INTERVAL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRank:
+    """Torchrun's LOCAL_RANK (`rank`) and LOCAL_WORLD_SIZE (`size`)."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def is_leader(self) -> bool:
+        return self.rank == 0
+
+
+def find_local_rank(environ: Mapping[str, str]) -> LocalRank:
+    """By torchrun's variables, else in a pilot srun's (outside, the tasks of an srun may be independent trainings);
+    without either, the process is alone on its node. Raises `ElasticError`: the launcher started processes on other
+    nodes too; each pilot starts those of its node only."""
+    for rank, size, world_size in (
+        ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE"),
+        ("SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_NUM_TASKS"),
+    ):
+        if rank == "SLURM_LOCALID" and "MALLETRAIN_URL" not in environ:
+            break
+        values = [environ.get(name, "") for name in (rank, size)]
+        if all(each.isdecimal() for each in values) and int(values[0]) < int(values[1]):
+            if values[1] != "1" and environ.get(world_size, values[1]) != values[1]:
+                raise ElasticError(
+                    f"{size} is {values[1]} and {world_size} is {environ[world_size]}: start the processes of this "
+                    "node alone (torchrun --standalone --nproc-per-node=N); the session finds the other nodes"
+                )
+            return LocalRank(int(values[0]), int(values[1]))
+    return LocalRank()
 
 
 class NodeGroup:
@@ -42,7 +80,11 @@ class NodeGroup:
         threading.Thread(target=self._run, name="malletrain-node", daemon=True).start()
 
     def all_reduce(self, tensor: torch.Tensor) -> Work:
-        return self._begin(lambda: self._sum(tensor.detach().view(-1)))
+        if self._abandoned:
+            raise abandoned()
+        call = Task(lambda: self._sum(tensor.detach().view(-1)))
+        self._calls.put(call)
+        return call
 
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> None:
         group, rank = self._route(to)
@@ -68,22 +110,6 @@ class NodeGroup:
             return self._local, local_rank
         raise ValueError(f"rank {self.rank} has no connection to rank {rank}: another node and another local rank")
 
-    def _begin(self, work: Callable[[], None]) -> Work:
-        if self._abandoned:
-            raise abandoned()
-        call = Task(lambda: self._do(work))
-        self._calls.put(call)
-        return call
-
-    def _do(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except PeerLost:
-            raise
-        except Exception as error:
-            # abandon() may come at any moment; whatever fails then means the same to the caller.
-            raise PeerLost(str(error)) from error
-
     def _run(self) -> None:
         while not self._abandoned or not self._calls.empty():  # those of a group that is abandoned fail
             if (call := self._calls.get()) is not None:
@@ -95,6 +121,15 @@ class NodeGroup:
                 raise abandoned()
 
     def _sum(self, flat: torch.Tensor) -> None:
+        try:
+            self._sum_in_stages(flat)
+        except PeerLost:
+            raise
+        except Exception as error:
+            # abandon() may come at any moment; whatever fails then means the same to the caller.
+            raise PeerLost(str(error)) from error
+
+    def _sum_in_stages(self, flat: torch.Tensor) -> None:
         local = self._local
         self._finish(local.all_reduce(flat))
         if isinstance(self._across, SoloGroup):

@@ -77,7 +77,7 @@ class StoreServer:
                 del self._secrets[old]
             self._changed.notify_all()
 
-    def put(self, key: str, text: str) -> None:
+    def set(self, key: str, text: str) -> None:
         """Set a key, replacing its value."""
         self._answer(_SET, key, text.encode(), 0.0)
 
@@ -168,10 +168,6 @@ class PeerStore(_dist.Store):  # type: ignore[misc]  # of torch, without types
                 if time.monotonic() + WAIT_SLICE_S > end:
                     raise
                 time.sleep(WAIT_SLICE_S)
-
-    def put(self, key: str, text: str) -> None:
-        """Set a key, replacing its value."""
-        self.set(key, text)
 
     def look(self, key: str) -> str | None:
         """The value of a key, or None if it is not set."""

@@ -36,11 +36,8 @@ def environment_world(environ: Mapping[str, str], timeout: timedelta = RENDEZVOU
     come. Pass the result to `Options(world=...)`.
 
     Rank 0 writes where it is, and a secret, to a file that this user alone can read, in MALLETRAIN_MEETING_DIR or
-    else ~/.malletrain; the others read it there. It is removed when all have come.
-
-    Raises:
-        ElasticError: the variables are missing, or not all processes came within `timeout`.
-    """
+    else ~/.malletrain; the others read it there. It is removed when all have come. Raises `ElasticError`: the
+    variables are missing, or not all processes came within `timeout`."""
     rank, size = rank_and_size(environ)
     if size == 1:
         return SoloGroup()

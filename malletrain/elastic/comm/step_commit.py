@@ -24,7 +24,7 @@ from typing import Protocol
 
 import torch
 
-from malletrain.elastic.comm.group import Group, SoloGroup, Work
+from malletrain.elastic.comm.group import Group, SoloGroup, Work, table_of
 from malletrain.elastic.errors import Aborted, PeerLost
 
 #: How often a waiting member checks whether its world still stands.
@@ -111,17 +111,12 @@ class StepCommitter:
         group has failed."""
         self._opening = None
         if self.world.size > 1:
-            table = self._table(row, torch.int64)
+            table = table_of(self.world.group, row)
             self._opening = self.start(table), table
 
     def rows_of_all(self, row: Sequence[float], dtype: torch.dtype = torch.int64) -> torch.Tensor:
         """A table of all members' rows, by rank; each gives one of the same length. Raises as `sum`."""
-        return self.sum(self._table(row, dtype))
-
-    def _table(self, row: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
-        table = torch.zeros(self.world.size, len(row), dtype=dtype)
-        table[self.world.rank] = torch.tensor(row, dtype=dtype)
-        return table
+        return self.sum(table_of(self.world.group, row, dtype))
 
     def meet(self) -> None:
         """Wait until every member has begun this round, and compare their rows. Raises `Aborted`: the world failed

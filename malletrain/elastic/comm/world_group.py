@@ -12,9 +12,8 @@ from malletrain.elastic.comm.authentication import Meeting
 from malletrain.elastic.comm.carrier import DeviceCarrier
 from malletrain.elastic.comm.device_group import DeviceGroup, PairedGroup
 from malletrain.elastic.comm.gloo_group import make_group
-from malletrain.elastic.comm.group import Group, table_of_all, wait_complete
-from malletrain.elastic.comm.local_rank import LocalRank
-from malletrain.elastic.comm.node_group import NodeGroup
+from malletrain.elastic.comm.group import Group, table_of, wait_complete
+from malletrain.elastic.comm.node_group import LocalRank, NodeGroup
 from malletrain.elastic.comm.peer_store import PeerStore, StoreServer
 from malletrain.elastic.errors import ElasticError, PeerLost
 
@@ -59,8 +58,8 @@ def require_one_carrier(group: Group, carrier: DeviceCarrier | None) -> None:
     from the first; `PeerLost`: another one does, or is lost."""
     if group.size == 1:
         return
-    table, work = table_of_all(group, [int(carrier is not None)])
-    wait_complete(work)
+    table = table_of(group, [int(carrier is not None)])
+    wait_complete(group.all_reduce(table))
     kinds = [bool(each) for each in table]
     others = [rank for rank, kind in enumerate(kinds) if kind != kinds[0]]
     if not others:

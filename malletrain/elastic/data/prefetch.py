@@ -1,5 +1,5 @@
-"""Loads this member's part of each global batch, if so asked ahead of time in worker processes (as the workers of
-PyTorch's DataLoader do).
+"""Loads samples by index, and this member's part of each global batch, if so asked ahead of time in worker processes
+(as the workers of PyTorch's DataLoader do).
 
 Batches are loaded for the case that the world stays as it is and every step is committed. If the next share is
 another one, batches loaded for the old share are dropped, and the member that has their samples now loads them again;
@@ -16,16 +16,18 @@ import ctypes
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from itertools import islice
 from typing import Any
 
 import torch
 import torch.multiprocessing
+from torch.utils.data import TensorDataset, default_collate
 
-from malletrain.elastic.data.sample_loader import SampleLoader
-from malletrain.elastic.data.sampler import DrawnOrder, Sampler, Share
+from malletrain.elastic.data.random_seeds import kept_random_state, seed_sample
+from malletrain.elastic.data.sampler import DrawnOrder, Sampler, Share, mix
 from malletrain.elastic.data.virtual_shards import Shard, ShardedBatch, VirtualShards
 from malletrain.elastic.errors import ElasticError
 
@@ -44,6 +46,38 @@ _UNSET = object()
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 _loader: SampleLoader | None = None  #: set in worker processes
+
+
+class SampleLoader:
+    """Loads batches from a map-style data set. `elsewhere`: loads in other processes in place of this one, if it is
+    set: what a data set opens as it is read, this process must not have. Raises `ElasticError`: the data set is not
+    map-style."""
+
+    def __init__(self, dataset: Any, seed: int, collate: Callable[[list[Any]], Any] | None) -> None:
+        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+            raise ElasticError(
+                f"{type(dataset).__name__} has no length or no items by index: give torch's DataLoader or a "
+                "map-style data set; an iterable one is given as elastic.Streams(open_stream, count), or made "
+                "map-style (see docs/how-to/researcher-data.md)"
+            )
+        self.dataset = dataset
+        self._seed = seed
+        self.collate = collate or default_collate
+        self.elsewhere: Callable[[int, Sequence[int]], Any] | None = None
+
+    def load(self, epoch: int, indices: Sequence[int]) -> Any:
+        """Load the samples at `indices` as one batch. The state of global random generators stays as it is."""
+        if type(self.dataset) is TensorDataset and self.collate is default_collate:
+            chosen = torch.frombuffer(array("q", indices), dtype=torch.int64)  # five times as fast as of a list
+            return [tensor.index_select(0, chosen) for tensor in self.dataset.tensors]
+        if self.elsewhere is not None:
+            return self.elsewhere(epoch, indices)
+        with kept_random_state():
+            return self.collate([self._item(epoch, index) for index in indices])
+
+    def _item(self, epoch: int, index: int) -> Any:
+        seed_sample(mix(self._seed, epoch, index))
+        return self.dataset[index]
 
 
 class Prefetcher:
@@ -131,7 +165,8 @@ class BatchLoader:
             return parts[0][1], loaded[0]
         shards = [Shard(number, part.weight, data) for (number, part), data in zip(parts, loaded, strict=True)]
         indices = [index for _, part in parts for index in part.indices]
-        return Share(indices, sum(part.weight for _, part in parts), parts[0][1].batch), ShardedBatch(shards)
+        share = Share(indices, sum(part.weight for _, part in parts), parts[0][1].batch)
+        return share, ShardedBatch(shards, self._shards.run)
 
     def _parts_of(self, cursor: int, epoch: int, rank: int, size: int) -> list[tuple[int, Share]]:
         """This member's virtual shards by number, or its share as number 0."""

@@ -31,19 +31,18 @@ class Shard:
     data: Any
 
 
+@dataclass(frozen=True, slots=True)
 class ShardedBatch:
-    """A worker's part of a global batch, which a script iterates over: the data of one shard after the other. `run`:
-    makes the iterator; set before a script gets the batch."""
+    """A worker's part of a global batch, which a script iterates over: the data of one shard after the other."""
 
-    def __init__(self, shards: list[Shard]) -> None:
-        self.shards = shards
-        self.run: Callable[[], Iterator[Any]] = lambda: iter(())
+    shards: list[Shard]
+    run: Callable[[list[Shard]], Iterator[Any]]
 
     def __len__(self) -> int:
         return len(self.shards)
 
     def __iter__(self) -> Iterator[Any]:
-        return self.run()
+        return self.run(self.shards)
 
 
 class VirtualShards:
@@ -67,7 +66,7 @@ class VirtualShards:
         self._buffers: list[torch.Tensor] = []
         self._start = BufferCopies(model)
         self._changes: list[torch.Tensor] = []
-        self._batch = 1
+        self._batch, self._step = 1, 0
         self._in_shard = False
         reducer.add_extras(len(self._places), self._contribute, self._apply)
 
@@ -81,9 +80,9 @@ class VirtualShards:
         lead = sampler.share(epoch, cursor, 0, self.count)
         return [(self.count, Share(lead.indices, 0, lead.batch))]
 
-    def begin(self, batch: int) -> None:
-        """Begin a step of `batch` samples."""
-        self._batch = batch
+    def begin(self, batch: int, step: int) -> None:
+        """Begin the step of this number, of `batch` samples."""
+        self._batch, self._step = batch, step
         self._in_shard = False
         self._begin_pass()
 
@@ -96,17 +95,17 @@ class VirtualShards:
         found = (table[name] for table, name in self._places)
         return [each for each in found if each is not None]
 
-    def run(self, batch: ShardedBatch, step: int) -> Iterator[Any]:
+    def run(self, shards: list[Shard]) -> Iterator[Any]:
         """Yield the data of one shard after the other; the last one's backward reduces the gradients."""
-        for position, shard in enumerate(batch.shards):
-            seed_all(mix(self._seed, step, shard.number))
+        for position, shard in enumerate(shards):
+            seed_all(mix(self._seed, self._step, shard.number))
             self._start.restore()
             weight = shard.weight / self._batch if self._mean else float(shard.weight > 0)
             self._reducer.scale_gradients(weight)
-            self._reducer.accumulating = position < len(batch) - 1
+            self._reducer.accumulating = position < len(shards) - 1
             self._in_shard = shard.weight > 0
             yield shard.data
-            if position < len(batch) - 1:
+            if position < len(shards) - 1:
                 self._record_change()
         self._reducer.scale_gradients(None)
 

@@ -72,11 +72,6 @@ class LearningRateScaling:
         return self._batch
 
     @property
-    def power(self) -> float:
-        """b / b0."""
-        return self._batch / self._reference
-
-    @property
     def gain(self) -> float:
         """The factor on the learning rate now."""
         if self._rule.rule == "none":
@@ -127,42 +122,10 @@ class LearningRateScaling:
         optimizer.register_step_post_hook(after)
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "batch": self._batch, "samples": self._samples, "from": self._from, "since": self._since,
-            "progress": self._progress,
-        }  # fmt: skip
+        changed = {"from": self._from, "since": self._since}
+        return {"batch": self._batch, "samples": self._samples, "progress": self._progress, **changed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._batch, self._samples = int(state["batch"]), int(state["samples"])
         self._from, self._since = float(state["from"]), int(state["since"])
         self._progress = float(state["progress"])
-
-
-class Schedule:
-    """Wraps a PyTorch scheduler so that it counts steps of the reference batch, whatever the batch is.
-
-        scheduler = elastic.Schedule(torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10_000), s)
-        s.track(scheduler=scheduler)
-
-    Call `step()` inside the session's step, after `optimizer.step()`. `10_000` are steps of the reference batch.
-    """
-
-    def __init__(self, scheduler: torch.optim.lr_scheduler.LRScheduler, session: Any) -> None:
-        self._scheduler = scheduler
-        self._session = session
-
-    def step(self) -> None:
-        """Advance the scheduler to the session's `progress`."""
-        whole = int(self._session.info.progress + 1e-9)
-        while self._scheduler.last_epoch < whole:
-            self._scheduler.step()
-
-    def get_last_lr(self) -> list[Any]:
-        """The scheduler's rates, without the factor that the batch adds."""
-        return self._scheduler.get_last_lr()
-
-    def state_dict(self) -> Any:
-        return self._scheduler.state_dict()
-
-    def load_state_dict(self, state: Any) -> None:
-        self._scheduler.load_state_dict(state)

@@ -12,11 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
 import torch
+import torch.distributed
 
 from malletrain.elastic.comm.group import Work
 from malletrain.elastic.comm.step_commit import CONTROL_LENGTH, StepCommitter, StepOutcome, total_weight
@@ -25,6 +26,9 @@ from malletrain.elastic.gradients import finiteness
 from malletrain.elastic.gradients.finiteness import LateRead, all_finite, are_finite, is_finite, largest
 from malletrain.elastic.gradients.noise_scale import NoiseScale
 from malletrain.elastic.gradients.size_trial import SizeTrial
+
+#: Exported without types.
+_dist: Any = torch.distributed
 
 FIRST_BUCKET_BYTES = 1024 * 1024
 BUCKET_BYTES = 25 * 1024 * 1024
@@ -41,12 +45,20 @@ class GradientPhase(Enum):
 @dataclass(slots=True)
 class _Bucket:
     members: list[int]  #: indices of parameters
-    length: int
+    sizes: list[int]  #: of its members, in elements
+    shapes: list[torch.Size]
     dtype: torch.dtype
     device: torch.device
     missing: int = 0
-    sizes: list[int] = field(default_factory=list)  #: of its members, in elements
-    shapes: list[torch.Size] = field(default_factory=list)
+
+    @staticmethod
+    def of(parameters: Sequence[torch.Tensor], members: list[int]) -> _Bucket:
+        some = [parameters[index] for index in members]
+        return _Bucket(members, [p.numel() for p in some], [p.shape for p in some], some[0].dtype, some[0].device)
+
+    def buffer(self) -> torch.Tensor:
+        """Room for the gradients of its members."""
+        return torch.empty(sum(self.sizes), dtype=self.dtype, device=self.device)
 
 
 class GradientReducer:
@@ -200,23 +212,13 @@ class GradientReducer:
             parameter.grad = None
 
     def _lay_out(self) -> list[_Bucket]:
-        buckets: list[_Bucket] = []
-        open_ones: dict[tuple[torch.dtype, torch.device], _Bucket] = {}
-        for index in reversed(range(len(self.parameters))):
-            parameter = self.parameters[index]
-            key = (parameter.dtype, parameter.device)
-            bucket = open_ones.get(key)
-            if bucket is None:
-                bucket = open_ones[key] = _Bucket([], 0, *key)
-                buckets.append(bucket)
-            bucket.members.append(index)
-            bucket.sizes.append(parameter.numel())
-            bucket.shapes.append(parameter.shape)
-            bucket.length += parameter.numel()
-            limit = FIRST_BUCKET_BYTES if len(buckets) == 1 else BUCKET_BYTES
-            if bucket.length * bucket.dtype.itemsize >= limit:
-                del open_ones[key]
-        return buckets
+        """Buckets as DistributedDataParallel has them: each of one type on one device, the last parameters first."""
+        backwards = self.parameters[::-1]
+        if not backwards:
+            return []
+        limits = [FIRST_BUCKET_BYTES, BUCKET_BYTES]
+        buckets, _ = _dist._compute_bucket_assignment_by_size(backwards, limits)
+        return [_Bucket.of(self.parameters, [len(backwards) - 1 - place for place in each]) for each in buckets]
 
     def _hook(self, index: int) -> Callable[[torch.Tensor], None]:
         def arrived(parameter: torch.Tensor) -> None:
@@ -247,7 +249,13 @@ class GradientReducer:
                         self._arrived(index)
                     self._clear_later()
             elif self._closed:
-                raise ElasticError(self._called_again())
+                made = f"after its {self._passes} passes" if self._passes > 1 else "a second time in a step"
+                raise ElasticError(
+                    f"backward() was called {made}, and what it adds would be this worker's alone: for a loss in "
+                    "parts put `with step.accumulate():` around each backward() but the last; for several "
+                    "optimizers (a GAN) or several steps a batch (SAM) say s.step(backwards=N); for an inner loop "
+                    "(MAML, Reptile) train a copy of the model in `with step.inner_loop():`"
+                )
 
         return arrived
 
@@ -269,15 +277,6 @@ class GradientReducer:
         self.phase = GradientPhase.SUMMED
         if self.on_abort is not None:
             self.on_abort()
-
-    def _called_again(self) -> str:
-        made = f"after its {self._passes} passes" if self._passes > 1 else "a second time in a step"
-        return (
-            f"backward() was called {made}, and what it adds would be this worker's alone: for a loss in parts put "
-            "`with step.accumulate():` around each backward() but the last; for several optimizers (a GAN) or "
-            "several steps a batch (SAM) say s.step(backwards=N); for an inner loop (MAML, Reptile) train a copy of "
-            "the model in `with step.inner_loop():`"
-        )
 
     def _scaled(self, gradient: torch.Tensor) -> torch.Tensor:
         return gradient if self._scale is None else gradient * self._scale
@@ -314,7 +313,7 @@ class GradientReducer:
             bucket.missing = len(bucket.members)
             self._check_place(bucket)
         if not self._alone and self._flats is None:
-            self._flats = [torch.empty(each.length, dtype=each.dtype, device=each.device) for each in self._buckets]
+            self._flats = [each.buffer() for each in self._buckets]
         if not self._alone:
             self.open_pass(self._pass)
         engine: Any = torch.autograd.Variable._execution_engine
@@ -346,12 +345,12 @@ class GradientReducer:
         parts, gradients = [], []
         for index, part in zip(bucket.members, self._parts(flat, bucket), strict=True):
             gradient = self.parameters[index].grad
-            if gradient is None or factor == 0.0:
-                part.zero_()
-            else:
+            if gradient is not None:
                 parts.append(part)
                 gradients.append(gradient)
-        fill(parts, gradients, factor)
+        flat.zero_()
+        if gradients and factor:
+            torch._foreach_add_(parts, gradients, alpha=factor)
         if self._noise is not None and self._measured:
             self._noise.add_local(flat)
         self._sent.append(flat)
@@ -490,7 +489,10 @@ class GradientReducer:
                     parameter.grad = torch.empty_like(parameter)
                 parts.append(part)
                 gradients.append(parameter.grad)
-            spread(parts, gradients, factor)
+            if parts:
+                torch._foreach_copy_(gradients, parts)
+            if parts and factor != 1.0:
+                torch._foreach_mul_(gradients, factor)
 
     def _named_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, parameter in zip(self._names, self.parameters, strict=True):
@@ -515,29 +517,3 @@ def _not_finite(step: int, who: str, first: str) -> ElasticError:
 
 def _place_of(dtype: torch.dtype, device: torch.device) -> str:
     return f"{str(dtype).removeprefix('torch.')} on {device}"
-
-
-def fill(parts: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], factor: float) -> None:
-    """Write gradients times `factor` into the parts of a bucket; those on a device, where one kernel serves all, may
-    be multiplied in place."""
-    if parts and finiteness.runs_ahead(parts[0].device):
-        if factor != 1.0:
-            torch._foreach_mul_(list(gradients), factor)
-        torch._foreach_copy_(list(parts), list(gradients))
-        return
-    for part, gradient in zip(parts, gradients, strict=True):
-        torch.mul(gradient, factor, out=part)
-
-
-def spread(parts: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], factor: float) -> None:
-    """Write the parts of a bucket times `factor` into the gradients."""
-    if parts and finiteness.runs_ahead(parts[0].device):
-        torch._foreach_copy_(list(gradients), list(parts))
-        if factor != 1.0:
-            torch._foreach_mul_(list(gradients), factor)
-        return
-    for part, gradient in zip(parts, gradients, strict=True):
-        if factor == 1.0:
-            gradient.copy_(part)
-        else:
-            torch.mul(part, factor, out=gradient)

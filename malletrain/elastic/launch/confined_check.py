@@ -102,15 +102,19 @@ def answer_of(found: bytes, errors: bytes) -> CheckAnswer:
         said: dict[str, Any] = json.loads(found)
         word, text = str(said["verdict"]), first_sentence(str(said.get("text", "")))
     except (ValueError, TypeError, KeyError):
-        lines = [line for line in errors.decode("utf-8", "replace").splitlines() if line.strip()]
-        last = first_sentence(lines[-1]) if lines else "it said nothing"
-        return CheckAnswer("undecided", f"the check did not end: {last}")
+        return no_answer(errors)
     if word == "equal":
         return CheckAnswer("equal", text)
     if word in _DIFFERENT and said.get("during") != _ALONE:
         where = [str(each) for each in [*said.get("causes", []), said.get("begins", "")] if each][:1]
         return CheckAnswer("different", _printable("; ".join([text or word, *where]))[:MAX_TEXT])
     return CheckAnswer("undecided", ": ".join(filter(None, (word, text))))
+
+
+def no_answer(errors: bytes) -> CheckAnswer:
+    """That a check said nothing of the script, with its last words."""
+    lines = errors.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"]
+    return CheckAnswer("undecided", f"the check did not end: {first_sentence(lines[-1])}")
 
 
 def first_sentence(text: str) -> str:

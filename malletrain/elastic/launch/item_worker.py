@@ -14,8 +14,8 @@ from pathlib import Path
 
 from malletrain.elastic.data.item_folder import committed_items
 from malletrain.elastic.errors import ItemsError
+from malletrain.elastic.launch import kill_group, shell_status
 from malletrain.elastic.launch.restart import MAX_FAILURES, Restarter
-from malletrain.elastic.launch.signal_waits import kill_group, shell_status
 from malletrain.wire import messages
 
 log = logging.getLogger("malletrain.elastic")

@@ -23,10 +23,16 @@ from pathlib import Path
 from types import FrameType
 
 from malletrain.elastic import LAUNCHER, WELCOME_FD
-from malletrain.elastic.comm.addresses import interface_of
-from malletrain.elastic.launch import NO_DAEMON_STATUS, REQUEUE_TIMEOUT_S, TERMINATED_STATUS
+from malletrain.elastic.launch import (
+    NO_DAEMON_STATUS,
+    REQUEUE_TIMEOUT_S,
+    TERMINATED_STATUS,
+    kill_group,
+    shell_status,
+    wait_for_child,
+    wait_for_event,
+)
 from malletrain.elastic.launch.own_check import BackgroundCheck
-from malletrain.elastic.launch.signal_waits import kill_group, shell_status, wait_for_child, wait_for_event
 from malletrain.wire import messages
 from malletrain.wire.codec import one_line
 from malletrain.wire.errors import WireError
@@ -98,9 +104,7 @@ class Launcher:
         descriptor = leave_welcome(welcome)
         self._check = BackgroundCheck(self._client)
         self._environ = {
-            **HUGE_PAGE_ENVIRONMENT,
-            **self._environ,
-            **nccl_environment(self._environ),
+            **with_defaults(self._environ),
             **self._check.variables,
             WELCOME_FD: str(descriptor),
             LAUNCHER: str(os.getpid()),
@@ -243,19 +247,9 @@ def leave_welcome(welcome: messages.Welcome) -> int:
     return descriptor
 
 
-def nccl_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables to add to a script's environment. What the site or the user has set stays.
-
-    Where MALLETRAIN_ADDRESS names the address at which peers reach this node, NCCL is bound to its interface; else
-    NCCL chooses, InfiniBand first.
-    """
-    added = {name: value for name, value in WATCHDOG_OFF.items() if name not in environ}
-    address = environ.get("MALLETRAIN_ADDRESS", "")
-    if address and "NCCL_SOCKET_IFNAME" not in environ:
-        interface = interface_of(address)
-        if interface:
-            added["NCCL_SOCKET_IFNAME"] = f"={interface}"
-    return added
+def with_defaults(environ: Mapping[str, str]) -> dict[str, str]:
+    """An environment for torch. What the site or the user has set stays."""
+    return {**HUGE_PAGE_ENVIRONMENT, **WATCHDOG_OFF, **environ}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

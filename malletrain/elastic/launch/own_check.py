@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import malletrain
-from malletrain.elastic.launch.confined_check import CheckAnswer, first_sentence
+from malletrain.elastic.launch.confined_check import CheckAnswer, no_answer
 from malletrain.wire import messages
 from malletrain.wire.codec import one_line
 from malletrain.wire.errors import WireError
@@ -255,8 +255,7 @@ def checked(
         found = json.loads(said)
         return CheckAnswer(str(found["verdict"]), str(found["text"]))
     except (ValueError, TypeError, KeyError):
-        lines = errors.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"]
-        return CheckAnswer("undecided", f"the check did not end: {first_sentence(lines[-1])}")
+        return no_answer(errors)
 
 
 def check_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -31,9 +31,15 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from malletrain.elastic.comm.addresses import free_port, join_address, own_host, split_address
-from malletrain.elastic.launch import REQUEUE_TIMEOUT_S, TERMINATED_STATUS
+from malletrain.elastic.launch import (
+    REQUEUE_TIMEOUT_S,
+    TERMINATED_STATUS,
+    kill_group,
+    shell_status,
+    wait_for_child,
+    wait_for_event,
+)
 from malletrain.elastic.launch.array_resubmit import ArrayResubmitter
-from malletrain.elastic.launch.signal_waits import kill_group, shell_status, wait_for_child, wait_for_event
 from malletrain.elastic.link.daemon_link import Link
 from malletrain.wire import messages
 from malletrain.wire.daemon_url import first_url

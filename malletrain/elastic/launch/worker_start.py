@@ -17,12 +17,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from malletrain.elastic import LAUNCHER, WELCOME_FD
 from malletrain.elastic.comm.addresses import own_host
-from malletrain.elastic.comm.local_rank import LocalRank, find_local_rank
+from malletrain.elastic.comm.node_group import LocalRank, find_local_rank
 from malletrain.elastic.comm.peer_store import StoreServer
-from malletrain.elastic.data.sample_loader import SampleLoader
+from malletrain.elastic.data.prefetch import SampleLoader
 from malletrain.elastic.data.sampler import Sampler
 from malletrain.elastic.data.streams import StreamReader, StreamSampler
 from malletrain.elastic.errors import ElasticError
@@ -106,12 +107,6 @@ def find_pilot_context(environ: Mapping[str, str]) -> PilotContext | None:
     )
 
 
-def find_own_local_rank(environ: Mapping[str, str]) -> LocalRank:
-    """The local rank of this process. Outside a pilot only torchrun's variables count: the tasks of an srun may be
-    independent trainings."""
-    return find_local_rank(environ) if "LOCAL_RANK" in environ or "MALLETRAIN_URL" in environ else LocalRank()
-
-
 def read_welcome(environ: Mapping[str, str]) -> messages.Welcome | None:
     """Read the welcome that the launcher received from the descriptor it left open; None without a launcher. May be
     read by several processes."""
@@ -153,21 +148,14 @@ def as_optimizers(
     for one in each:
         if not hasattr(one, "param_groups"):
             raise ElasticError(f"an optimizer must be a torch.optim.Optimizer, not {type(one).__name__}")
-        _refuse_searching(one)
+        group = one.param_groups[0]
+        # (One iteration looks at gradients alone, and not at this worker's loss.)
+        if isinstance(one, torch.optim.LBFGS) and (group["max_iter"] != 1 or group["line_search_fn"] is not None):
+            raise ElasticError(
+                "LBFGS calls backward as often as it likes within a step, and sums of gradients belong to one "
+                "backward pass: say LBFGS(..., max_iter=1), without line_search_fn, which makes one iteration a step"
+            )
     return each
-
-
-def _refuse_searching(optimizer: torch.optim.Optimizer) -> None:
-    """Raise `ElasticError` if an optimizer calls backward as often as it likes within a step: LBFGS, unless it makes
-    one iteration a step. (That looks at gradients alone, and not at this worker's loss.)"""
-    if not isinstance(optimizer, torch.optim.LBFGS):
-        return
-    group = optimizer.param_groups[0]
-    if group["max_iter"] != 1 or group["line_search_fn"] is not None:
-        raise ElasticError(
-            "LBFGS calls backward as often as it likes within a step, and sums of gradients belong to one backward "
-            "pass: say LBFGS(..., max_iter=1), without line_search_fn, which makes one iteration a step"
-        )
 
 
 def check_model(model: torch.nn.Module) -> None:
@@ -204,7 +192,8 @@ def warm_up(
         for size in _sizes(model, sampler.batch_size):
             batch = loader.load(0, indices[:size])
             out = rehearse(batch) if rehearse is not None else _call(model, batch)
-            total = sum(t.float().sum() for t in _floats(out) if t.requires_grad)
+            leaves = (leaf for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor) and leaf.requires_grad)
+            total = sum(leaf.float().sum() for leaf in leaves if leaf.is_floating_point())
             if isinstance(total, torch.Tensor):
                 total.backward()
     except Exception as error:
@@ -241,13 +230,6 @@ def _call(model: torch.nn.Module, batch: Any) -> Any:
     if isinstance(batch, Mapping):
         return model(**{key: move(value) for key, value in batch.items()})
     return model(move(batch[0] if isinstance(batch, list | tuple) else batch))
-
-
-def _floats(out: Any) -> list[torch.Tensor]:
-    if isinstance(out, torch.Tensor):
-        return [out] if out.is_floating_point() else []
-    values = out.values() if isinstance(out, Mapping) else out if isinstance(out, list | tuple) else ()
-    return [tensor for value in values for tensor in _floats(value)]
 
 
 def on_terminate(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:

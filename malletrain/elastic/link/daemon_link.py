@@ -31,24 +31,19 @@ class LinkHandler(Protocol):
 
     def on_plan(self, plan: messages.Plan) -> None:
         """Take a plan that is newer than all before."""
-        ...
 
     def check_in(self, number: int) -> messages.CheckedIn:
         """Answer the daemon's question `number`: is this worker alive, and where is it?"""
-        ...
 
     def standing(self) -> messages.Standing | None:
         """The world in which this worker trains, for a daemon that has lost it; None without one."""
-        ...
 
     def on_top_up(self, tasks: int) -> None:
         """Submit `tasks` more held tasks. Called with every directive, mostly with 0."""
-        ...
 
     def while_away(self) -> messages.Plan | None:
         """Called while the daemon is unreachable: an urgent plan that a quorum has made, or None. May block for
         seconds."""
-        ...
 
 
 class Directives:

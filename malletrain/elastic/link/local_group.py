@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from malletrain.elastic.comm.local_rank import LocalRank
+from malletrain.elastic.comm.node_group import LocalRank
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.link.daemon_link import Directives, Link, LinkHandler
 from malletrain.wire import messages

@@ -30,24 +30,23 @@ MAX_SILENCE_S = 300.0
 
 
 class Reports:
-    """Sends messages, by `say`, as soon as what they report is final. `noise_scale`: in samples; None while new."""
+    """Sends messages, by `say`, as soon as what they report is final. `noise_scale`: in samples; None while new.
+    `steps_before`, `samples_before`: what earlier sessions of the script have committed."""
 
     def __init__(
         self,
         say: Callable[[messages.Message], None],
         committer: StepCommitter,
         noise_scale: Callable[[], float | None],
+        steps_before: int = 0,
+        samples_before: int = 0,
     ) -> None:
         self.say = say
         self._committer = committer
         self._ns_per_sample: list[float] = []  #: smoothed, by rank; 0 where it is not known
         self._noise_scale = noise_scale
         self._held: list[messages.Message] = []
-        self._steps_before = self._samples_before = 0
-
-    def begin_at(self, steps: int, samples: int) -> None:
-        """Count on from what earlier sessions of the script have committed."""
-        self._steps_before, self._samples_before = steps, samples
+        self.steps_before, self.samples_before = steps_before, samples_before
 
     def world_began(self) -> None:
         """Forget how fast members were: other ones are in the world now."""
@@ -88,8 +87,8 @@ class Reports:
         self.hold(
             replace(
                 window,
-                step=window.step + self._steps_before,
-                total=window.total + self._samples_before,
+                step=window.step + self.steps_before,
+                total=window.total + self.samples_before,
                 noise_scale=self._noise_scale(),
                 rates=rates,
                 memory_bytes=memory_bytes(),

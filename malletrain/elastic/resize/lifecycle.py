@@ -93,7 +93,7 @@ class WorkerLifecycle:
                     self._recover()
                 elif self._leave_all and not finishing:
                     self._leave_together()
-                elif self._may_switch(in_evaluation=in_evaluation):
+                elif self._reconfigurer.may_switch(in_evaluation=in_evaluation):
                     self._reconfigurer.switch(in_evaluation=in_evaluation)
                     self._world_entered()
                 self._committer.check()
@@ -117,17 +117,6 @@ class WorkerLifecycle:
         except Aborted:
             self._must_recover = True
             return None
-
-    def barrier(self, prepare: Callable[[], None]) -> None:
-        """Return once every member has committed all rounds so far. Those that write checkpoints call `prepare`
-        before."""
-
-        def make_table() -> torch.Tensor:
-            if self._checkpointing.is_writer:
-                prepare()
-            return torch.zeros(1, dtype=torch.float64)
-
-        self.sum_of_all(make_table, RoundKind.FINISH)
 
     def sum_of_all(self, make_table: Callable[[], torch.Tensor], kind: RoundKind, place: int = 0) -> torch.Tensor:
         """Like `sum`, again in the next world when a round is aborted. `make_table`: makes this member's table for
@@ -167,12 +156,6 @@ class WorkerLifecycle:
             return False
         return began + self._committer.median_step_s() - time.monotonic() > LONG_STEP_S
 
-    def _may_switch(self, *, in_evaluation: bool) -> bool:
-        due = self._reconfigurer
-        if in_evaluation:
-            return due.is_due and due.only_shrinks
-        return due.is_due and not due.tries_first()
-
     def _recover(self) -> None:
         world = self._committer.world
         if world.size == 1 and self._ending_since is not None:
@@ -196,19 +179,14 @@ class WorkerLifecycle:
             return
         if self._committer.world.size == 1:
             self._leave_together()
-        if self._others_stay and time.monotonic() - self._ending_since > LEAVE_GRACE_S:
-            self._leave()
+        in_time = time.monotonic() - self._ending_since <= LEAVE_GRACE_S
+        if self._others_stay and not in_time and self._member.link is not None:
+            # Without waiting for a plan: the others hold the state, and recover as from a fault.
+            self._reports.send_held()
+            self._member.leave(0, None)
         if self._is_long(time.monotonic()):
             self._gives_up = True
             raise Aborted("the next step would be a long one")
-
-    def _leave(self) -> None:
-        """Leave without waiting for a plan; the others hold the state, and recover as from a fault."""
-        if self._committer.world.size == 1:
-            self._leave_together()
-        elif self._member.link is not None:
-            self._reports.send_held()
-            self._member.leave(0, None)
 
     def _leave_together(self) -> None:
         """All members were asked to end: the one that writes checkpoints saves the state. This needs no daemon."""

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import NoReturn
 
-from malletrain.elastic.comm.local_rank import LocalRank
+from malletrain.elastic.comm.node_group import LocalRank
 from malletrain.elastic.comm.step_commit import StepCommitter
 from malletrain.elastic.errors import Aborted, ElasticError, JobOver, Released
 from malletrain.elastic.link.daemon_link import Link

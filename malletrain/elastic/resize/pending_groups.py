@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import torch
 
-from malletrain.elastic.comm.background import Background
+from malletrain.elastic.comm.background import Making
 from malletrain.elastic.comm.group import Group
 from malletrain.elastic.comm.step_commit import POLL_INTERVAL_S
 from malletrain.elastic.errors import ElasticError, PeerLost
@@ -27,18 +27,15 @@ FAILURE_DELAY_S = 0.5
 MakeGroup = Callable[[messages.Plan], Group]
 
 
-class _Build:
+class _Build(Making[Group]):
     """A group being made."""
 
     def __init__(self, plan: messages.Plan, make: MakeGroup) -> None:
         self.plan = plan
-        self.group: Group | None = None
         self.cancelled = False
-        self._abandoned = False
-        self._lock = threading.Lock()
-        self.work = Background(lambda: self._make(make), f"build-{plan.generation}")
+        super().__init__(lambda: self._make(make), f"build-{plan.generation}")
 
-    def _make(self, make: MakeGroup) -> None:
+    def _make(self, make: MakeGroup) -> Group | None:
         group = make(self.plan)
         try:
             # One element a member, so that each takes part.
@@ -48,20 +45,10 @@ class _Build:
         except PeerLost:
             group.abandon()
             raise
-        with self._lock:
-            if passed and not self._abandoned:
-                self.group = group
-                return
+        if passed:
+            return group
         group.abandon()
-
-    def abandon(self) -> None:
-        """Drop the group, made or not."""
-        self.cancelled = True
-        with self._lock:
-            self._abandoned = True
-            group, self.group = self.group, None
-        if group is not None:
-            group.abandon()
+        return None
 
 
 class PendingGroups:
@@ -103,9 +90,9 @@ class PendingGroups:
         called while nothing happens; may raise. Raises `PeerLost`: it cannot be made."""
         with self._lock:
             build = self._build(plan, make)
-        while not build.work.wait(POLL_INTERVAL_S):
+        while not build.wait(POLL_INTERVAL_S):
             check()
-        return build.group
+        return build.made
 
     def entered(self, generation: int) -> None:
         """Drop everything older than `generation`, which trains now."""
@@ -115,7 +102,8 @@ class PendingGroups:
             for number in [number for number in self._builds if number <= generation]:
                 build = self._builds.pop(number)
                 if number < generation:
-                    build.abandon()
+                    build.cancelled = True
+                    build.drop()
 
     def give_up(self, seconds: float) -> bool:
         """Give up every group that is being made. Returns whether all threads end within `seconds`."""
@@ -124,7 +112,7 @@ class PendingGroups:
         end = time.monotonic() + seconds
         for build in builds:
             build.cancelled = True
-        return all(build.work.is_over(max(0.0, end - time.monotonic())) for build in builds)
+        return all(build.is_over(max(0.0, end - time.monotonic())) for build in builds)
 
     def _build(self, plan: messages.Plan, make: MakeGroup) -> _Build:
         """One for each plan, whether the training thread or the link's asks first."""
@@ -136,9 +124,9 @@ class PendingGroups:
     def _await(self, build: _Build) -> None:
         generation = build.plan.generation
         try:
-            while not build.work.wait(1.0):
+            while not build.wait(1.0):
                 pass
-            if build.group is None:
+            if build.made is None:
                 return
             log.debug("generation %d: ready", generation)
             self.ready = max(self.ready, generation)

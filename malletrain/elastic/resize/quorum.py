@@ -39,7 +39,7 @@ VOTE_POLL_S = 0.1
 class VoteStore(Protocol):
     """The store of a member, its own or another's, which raises `PeerLost` when that does not answer."""
 
-    def put(self, key: str, text: str) -> None: ...
+    def set(self, key: str, text: str) -> None: ...
 
     def look(self, key: str) -> str | None: ...
 
@@ -75,8 +75,8 @@ class Quorum:
                 return self._lead(own, connect)
             try:
                 there = connect(seat.address)
-                there.put(self._key(self.mine.worker), json.dumps(self.mine))
-                there.put(f"muster-{self.bound}", self.mine.worker)
+                there.set(self._key(self.mine.worker), json.dumps(self.mine))
+                there.set(f"muster-{self.bound}", self.mine.worker)
                 plan = self._await_plan(there)
             except PeerLost as lost:
                 log.info("%s does not answer: %s", seat.worker, lost)
@@ -93,7 +93,7 @@ class Quorum:
         for seat in missing:
             try:
                 there = connect(seat.address)
-                there.put(f"muster-{self.bound}", self.mine.worker)
+                there.set(f"muster-{self.bound}", self.mine.worker)
                 reached.append(seat)
             except PeerLost as lost:
                 log.info("%s does not answer: %s", seat.worker, lost)
@@ -105,7 +105,7 @@ class Quorum:
             time.sleep(VOTE_POLL_S)
         address = next(seat.address for seat in self.seats if seat.worker == self.mine.worker)
         plan = decide(self.bound, self.seats, self.base, list(votes.values()), address)
-        own.put(f"{self._key('')}plan", "" if plan is None else json.dumps(messages.to_json(plan)))
+        own.set(f"{self._key('')}plan", "" if plan is None else json.dumps(messages.to_json(plan)))
         return plan and self._with_secret(plan)
 
     def _await_plan(self, there: VoteStore) -> messages.Plan | None:

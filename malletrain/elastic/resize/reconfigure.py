@@ -128,23 +128,16 @@ class Reconfigurer:
         """Note on which generation the members have agreed in a committed round."""
         self._agreed = max(self._agreed, outcome.agreed)
 
-    @property
-    def is_due(self) -> bool:
-        """Whether all members have agreed to switch."""
-        return self._agreed > self._committer.world.generation
-
-    @property
-    def only_shrinks(self) -> bool:
-        """Whether the agreed plan adds no worker. Such a plan can also be entered within an evaluation."""
-        return all(seat.worker in self._committer.world.workers for seat in self._agreed_plan().members)
-
-    def tries_first(self) -> bool:
-        """Whether members make the next step in the present world, and again in the one they have agreed on."""
-        plan = self._agreed_plan()
-        return plan.tried and self._tries(self._committer.world.generation, plan.generation)
-
-    def _agreed_plan(self) -> messages.Plan:
-        return self._pending_groups.plan(self._agreed)
+    def may_switch(self, *, in_evaluation: bool) -> bool:
+        """Whether all members have agreed on another world, and can enter it here. An evaluation admits no newcomers;
+        and where a plan asks for it, the next step is made in the present world first, and again in the new one."""
+        world = self._committer.world
+        if self._agreed <= world.generation:
+            return False
+        plan = self._pending_groups.plan(self._agreed)
+        if in_evaluation:
+            return all(seat.worker in world.workers for seat in plan.members)
+        return not (plan.tried and self._tries(world.generation, plan.generation))
 
     # --- 4. the switch ----------------------------------------------------------------------------------------
 
@@ -152,7 +145,7 @@ class Reconfigurer:
         """Enter the world on which all members have agreed. Only training, not an evaluation, counts as paused.
         Raises `Aborted`: it failed on the way; `Released`: it has no seat for this worker."""
         began, before = time.monotonic(), self._committer.world.nodes
-        plan, self._agreed = self._agreed_plan(), 0
+        plan, self._agreed = self._pending_groups.plan(self._agreed), 0
         if not self._member.has_seat(plan):
             self._reports.send_held()
             self._leave(plan.generation, saves=self._checkpointing.is_writer and not plan.members)
@@ -185,11 +178,8 @@ class Reconfigurer:
         return group
 
     def _leave(self, generation: int, *, saves: bool, why: str = "") -> NoReturn:
-        saved, unsaved = self._save() if saves else (None, "")
+        saved, unsaved = self._checkpointing.save_if_possible() if saves else (None, "")
         self._member.leave(generation, saved, why, unsaved)
-
-    def _save(self) -> tuple[str | None, str]:
-        return self._checkpointing.save_if_possible() if self._state.has_state else (None, "")
 
     # --- 5., 6. members recover the same state, and the new world is the present one ---------------------------
 
@@ -269,7 +259,8 @@ class Reconfigurer:
         """Enter the present world of a session that has ended, for the one after it, with the main worker's state.
         Returns whether it is that world still. Raises `Released`: as `join`; `SessionOver`: the others are in a
         later one."""
-        (self._plan, self._bound, self._agreed), self._committer.world = before.agreed_so_far()
+        self._plan, self._bound, self._agreed = before._plan, before._bound, before._agreed
+        self._committer.world = before._committer.world
         plan, world = self._plan, self._committer.world
         if plan is None:
             raise ElasticError("a session that has ended had no world: a fault of malletrain")
@@ -282,11 +273,6 @@ class Reconfigurer:
             return False
         finally:
             self._member.follows = False
-
-    def agreed_so_far(self) -> tuple[tuple[messages.Plan | None, messages.Plan | None, int], TrainingWorld]:
-        """What the next session goes on from: the plan of the present world, one that is bound, the generation on
-        which all have agreed; and that world."""
-        return (self._plan, self._bound, self._agreed), self._committer.world
 
     def wait_seat(self) -> None:
         """Wait for a plan that has a seat for this worker, which passes over a session and enters no world. Raises
@@ -337,7 +323,7 @@ class Reconfigurer:
                     if self._must_end():
                         break
                     if time.monotonic() - max(since, link.last_contact) > RECOVERY_SILENCE_LIMIT_S:
-                        saved, why = self._save()
+                        saved, why = self._checkpointing.save_if_possible()
                         kept = f"; state saved at {saved}" if saved else f"; {why}" if why else ""
                         member.release(f"peers are lost and the daemon is silent{kept}")
                     link.changed.wait(POLL_INTERVAL_S)

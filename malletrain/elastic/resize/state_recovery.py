@@ -17,7 +17,7 @@ import torch
 
 from malletrain.elastic.comm.authentication import Meeting
 from malletrain.elastic.comm.background import Background
-from malletrain.elastic.comm.group import Group, Work, table_of_all
+from malletrain.elastic.comm.group import Group, Work, table_of
 from malletrain.elastic.comm.peer_store import PeerStore, StoreServer
 from malletrain.elastic.comm.step_commit import POLL_INTERVAL_S, TrainingWorld
 from malletrain.elastic.errors import Aborted, ElasticError, PeerLost, SessionOver
@@ -108,12 +108,12 @@ class StateRecovery:
         self.missed = False  #: whether its node missed a round that others have committed, and has to join anew
         self.is_last = False  #: whether no node that stays holds the state
         if store_server is not None:
-            store_server.put(PLACES_KEY, str(member.local_rank.size))
+            store_server.set(PLACES_KEY, str(member.local_rank.size))
 
     def begin_session(self) -> None:
         """Publish in which session of the script this worker trains."""
         if self._store_server is not None:
-            self._store_server.put(SESSION_KEY, str(self._state.session))
+            self._store_server.set(SESSION_KEY, str(self._state.session))
 
     def compare(self, plan: messages.Plan) -> None:
         """At a newcomer, compare its node and its session with those of the first member of a plan. Raises
@@ -171,8 +171,8 @@ class StateRecovery:
         ending, session = int(self._member.is_ending()), self._state.session
         holds = [int(self._state.has_state), committer.rounds_done, ending, session]
         began = time.monotonic()
-        table, work = table_of_all(group, [*holds, *signatures.values()])
-        self._wait(work, plan)
+        table = table_of(group, [*holds, *signatures.values()])
+        self._wait(group.all_reduce(table), plan)
         log.debug("generation %d: members met after %.3f s", plan.generation, time.monotonic() - began)
         rows: list[list[int]] = table.tolist()
         self._require_session({row[3] for row in rows}, plan)

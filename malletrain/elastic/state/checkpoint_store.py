@@ -229,13 +229,13 @@ class Checkpointing:
 
     def save_if_possible(self) -> tuple[str | None, str]:
         """As `save`, for one that leaves whatever comes of it (a main job must not wait for a folder that is full):
-        where the state was saved, and why it could not be.
+        where the state was saved, and why it could not be. Nothing is saved where there is no state.
 
         Tell the daemon before the log: where the job's output lies in the same folder, srun ends at the first line
         that it cannot write, and this process with it.
         """
         try:
-            return self.save(), ""
+            return (self.save() if self._state.has_state else None), ""
         except ElasticError as error:
             return None, str(error)
 

@@ -179,9 +179,10 @@ class TrainingState:
         if thing is None:
             raise ElasticError(f"track({name}=...): there is none: track it only where there is one")
         if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
-            why = f"{type(thing).__name__} has no state_dict and load_state_dict: give it both, to return and to set "
-            why += "what changes in it; or set what it sets from s.steps_done"
-            raise ElasticError(f"track({name}=...): {why}")
+            raise ElasticError(
+                f"track({name}=...): {type(thing).__name__} has no state_dict and load_state_dict: give it both, to "
+                "return and to set what changes in it; or set what it sets from s.steps_done"
+            )
         self.tracked[name] = thing
 
     def signatures(self) -> dict[str, int]:
@@ -217,10 +218,12 @@ class TrainingState:
         tracked = self._boundary
         if tracked is None:
             tracked = {name: thing.state_dict() for name, thing in self.tracked.items()}
+        optimizers = {str(place): each.state_dict() for place, each in enumerate(self.optimizers)}
         return pack(
             {
                 "model": dict(self.model.state_dict()),
-                "optimizer": self._of_optimizers([each.state_dict() for each in self.optimizers]),
+                # Of a single one as it is, so that other programs find it under the usual names.
+                "optimizer": optimizers["0"] if len(optimizers) == 1 else optimizers,
                 "tracked": tracked,
                 "position": asdict(self.position),
                 "layout": self.layout(),
@@ -242,11 +245,6 @@ class TrainingState:
                 for optimizer in self.optimizers
             ],
         }
-
-    @staticmethod
-    def _of_optimizers(states: list[Any]) -> Any:
-        """The state of a single optimizer as it is, so that other programs find it under the usual names."""
-        return states[0] if len(states) == 1 else {str(place): state for place, state in enumerate(states)}
 
     def restore(self, skeleton: bytes, tensors: list[torch.Tensor]) -> None:
         """Load a packed state. The tensors may become part of the live state. Raises `ElasticError`: it belongs to

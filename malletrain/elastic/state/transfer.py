@@ -162,15 +162,10 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def checksum(piece: torch.Tensor) -> int:
-    """See `sum_of_words`."""
-    return int(sum_of_words(piece))
-
-
-def sum_of_words(piece: torch.Tensor) -> torch.Tensor:
-    """The sum of all 64-bit words and the remaining bytes, modulo 2^64, where the piece lies: as fast as reading the
-    memory."""
+    """The sum of all 64-bit words and the remaining bytes, modulo 2^64, made where the piece lies: as fast as reading
+    the memory."""
     words = piece.numel() // 8 * 8
     head, tail = piece[:words], piece[words:].to(torch.int64)
     if head.data_ptr() % 8 or head.storage_offset() % 8:
         head = head.clone()
-    return head.view(torch.int64).sum() + (tail << 8 * torch.arange(tail.numel(), device=tail.device)).sum()
+    return int(head.view(torch.int64).sum() + (tail << 8 * torch.arange(tail.numel(), device=tail.device)).sum())

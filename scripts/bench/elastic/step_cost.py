@@ -42,7 +42,7 @@ from malletrain import elastic
 from malletrain.elastic.comm.authentication import Meeting
 from malletrain.elastic.comm.carrier import find_carrier
 from malletrain.elastic.comm.device_group import PairedGroup
-from malletrain.elastic.comm.local_rank import LocalRank
+from malletrain.elastic.comm.node_group import LocalRank
 from malletrain.elastic.comm.peer_store import StoreServer
 from malletrain.elastic.comm.step_commit import StepCommitter, TrainingWorld
 from malletrain.elastic.comm.world_group import make_world_group
