@@ -16,7 +16,7 @@ from malletrain.store.database import WriterLock, copy, create_file, reader_engi
 from malletrain.store.encoding import event_row, row_event
 from malletrain.store.errors import StoreError
 from malletrain.store.migrate import migrate
-from malletrain.store.projections import empty, project
+from malletrain.store.projections import project
 from malletrain.wire.codec import steers_nothing
 
 #: Events read in one go.
@@ -96,16 +96,6 @@ class SqliteJournal:
     def on_append(self, listener: Callable[[int], None]) -> None:
         """Call `listener` with the newest number after each append, in the thread that appended. It must be quick."""
         self._listeners.append(listener)
-
-    def rebuild(self) -> int:
-        """Fold the projections anew from the journal, in one transaction; returns the number of events."""
-        with self.writing() as connection:
-            empty(connection)
-            count, after = 0, 0
-            while events := batch_after(connection, after):
-                project(connection, events)
-                count, after = count + len(events), events[-1].seq
-            return count
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:

@@ -34,18 +34,6 @@ def project(connection: Connection, events: Iterable[Event]) -> None:
         _fold(OneEvent(connection, event))
 
 
-def empty(connection: Connection) -> None:
-    """Empty the projections, except of old jobs (`archived`), whose events the journal no longer has."""
-    for table in t.PROJECTIONS:
-        if table is t.job:
-            connection.exec_driver_sql("DELETE FROM job WHERE archived = 0")
-        elif table is t.pool:
-            connection.exec_driver_sql("DELETE FROM pool")
-        else:
-            of_others = "WHERE job NOT IN (SELECT id FROM job WHERE archived = 1)"
-            connection.exec_driver_sql(f"DELETE FROM {table.name} {of_others}")
-
-
 def _fold(one: OneEvent) -> None:
     event = one.event
     match event.payload:

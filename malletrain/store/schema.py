@@ -25,13 +25,6 @@ event, job, pilot, stay, world, resize, metric, pool, usage, ledger_image = (
     for name in ("event", "job", "pilot", "stay", "world", "resize", "metric", "pool", "usage", "ledger_image")
 )
 
-#: What is folded from the journal, in an order in which it can be emptied: tables that point at others first.
-PROJECTIONS = tuple(
-    table
-    for table in reversed(metadata.sorted_tables)
-    if table not in (event, ledger_image) and not table.name.startswith("schema_")
-)
-
 
 def stored_fields(record: type[Any], table: Table, made: frozenset[str] = frozenset()) -> tuple[str, ...]:
     """The fields of a dataclass that are columns of `table` as they are; those that are `made` of columns are not."""
