@@ -38,10 +38,9 @@ def keep_image(journal: SqliteJournal, image: LedgerImage) -> None:
         if not 0 < image.seq <= last_number(connection):
             raise StoreError(f"{journal.path}: has no event {image.seq}, up to which an image was folded")
         connection.execute(delete(t.ledger_image))
-        row = {
-            "seq": image.seq, "fold": image.fold, "sha256": _digest(image.seq, image.fold, packed), "state": packed,
-        }  # fmt: skip
-        connection.execute(insert(t.ledger_image), row)
+        row = {"seq": image.seq, "fold": image.fold, "state": packed}
+        digest = _digest(image.seq, image.fold, packed)
+        connection.execute(insert(t.ledger_image), row | {"sha256": digest})
 
 
 def image_of(path: Path, fold: str) -> LedgerImage | None:
