@@ -105,14 +105,11 @@ class Ledger:
         #: Since when a daemon has been there to hear workers (Unix seconds).
         self.up_since = 0.0
         self.last_seq = 0
-        #: The latest time that an event had (Unix seconds).
-        self.last_at = 0.0
 
     def apply(self, events: Iterable[Event]) -> None:
         """Fold events in the order of the journal."""
         for event in events:
             self.last_seq = max(self.last_seq, event.seq)
-            self.last_at = max(self.last_at, event.at)
             record = None if event.job is None else self._records.get(event.job)
             self.exits.apply(event, "" if record is None else record.job.user)
             self.holes.apply(event)
@@ -245,10 +242,6 @@ class Ledger:
             for record in sorted(mine, key=lambda record: record.job.submitted_at)[-MAX_JOBS_PER_ACCOUNT:]
         ]
         return {budget.name: self.submitted.arriving(budget.accounts, live, now) for budget in budgets}
-
-    def jobs(self) -> frozenset[int]:
-        """The jobs that are remembered, those that are over included."""
-        return frozenset(self._records)
 
     def views(self) -> Mapping[int, JobView]:
         """What is known of every job, by id, in its order; immutable, and built anew only for jobs that changed."""

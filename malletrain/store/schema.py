@@ -20,9 +20,8 @@ def _as_migrated() -> MetaData:
 
 metadata = _as_migrated()
 
-event, job, pilot, stay, world, resize, metric, pool, usage, ledger_image = (
-    metadata.tables[name]
-    for name in ("event", "job", "pilot", "stay", "world", "resize", "metric", "pool", "usage", "ledger_image")
+event, job, pilot, stay, world, resize, metric, pool, usage = (
+    metadata.tables[name] for name in ("event", "job", "pilot", "stay", "world", "resize", "metric", "pool", "usage")
 )
 
 

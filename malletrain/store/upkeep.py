@@ -18,7 +18,6 @@ from malletrain.domain.event import EventKind
 from malletrain.store import schema as t
 from malletrain.store.database import storage_errors, verify
 from malletrain.store.journal import SqliteJournal
-from malletrain.store.ledger_image import image_boundary
 from malletrain.store.projections import SHORTEST_WINDOW_S
 
 DAY_S = 86_400.0
@@ -51,8 +50,7 @@ _FIGURES = (EventKind.SAMPLES, EventKind.METRIC)
 class Retention:
     """For how long (seconds) things stay as they were written.
 
-    A start without an image of the ledger (the first one of a release) reads every event that is left, at some 20 us
-    each (scripts/bench/journal_year)."""
+    What a start reads of the events that are left says `malletrain.store.start`."""
 
     #: Then windows of training and reported figures are merged by the hour. A job that reports every 3 s makes 28,800
     #: a day; what is learnt goes by the last 32 of each size (`malletrain.learn.samples`).
@@ -117,16 +115,13 @@ class Upkeep:
         merged, after = 0, 0
         while True:
             with self._journal.writing() as connection:
-                imaged = image_boundary(connection)
                 old = (t.event.c.job == job, t.event.c.seq > after, t.event.c.at < before)
                 query = select(t.event).where(*old, t.event.c.kind.in_(_FIGURES)).order_by(t.event.c.seq)
                 rows = connection.execute(query.limit(EVENTS_PER_TRANSACTION)).all()
-                # Only what was written one after the other within an hour: sums by day then stay as they are. And not
-                # what the ledger's image has with what it has not: a start would count the former twice.
-                parts = [(row.at // _HOUR_S, row.seq <= imaged, row) for row in rows]
-                for _, part in groupby(parts, key=lambda each: each[:2]):
+                # Only what was written one after the other within an hour: sums by day then stay as they are.
+                for _, part in groupby(rows, key=lambda row: row.at // _HOUR_S):
                     groups: dict[Any, list[Row[Any]]] = {}
-                    for _, _, row in part:
+                    for row in part:
                         key = _group(row)
                         if key is not None and row.seq != newest:
                             groups.setdefault(key, []).append(row)

@@ -10,7 +10,7 @@ from malletrain.store.projections import project
 PROJECTIONS = tuple(
     table
     for table in reversed(t.metadata.sorted_tables)
-    if table not in (t.event, t.ledger_image) and not table.name.startswith("schema_")
+    if table is not t.event and not table.name.startswith("schema_")
 )
 
 #: Old jobs keep their rows: the journal no longer has their events.

@@ -55,7 +55,7 @@ def test_every_table_of_the_migrations_is_one_of_the_code(tmp_path: Path) -> Non
     engine = writer_engine(path)
     migrate(engine)
     engine.dispose()
-    bound = {table.name for table in (schema.event, schema.ledger_image, *PROJECTIONS)}
+    bound = {table.name for table in (schema.event, *PROJECTIONS)}
     assert set(as_sqlite_sees(path)) - {"autoincrement", "checks"} == bound
 
 
