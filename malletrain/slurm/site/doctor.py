@@ -26,10 +26,6 @@ OLDEST_RELEASE = (20, 11)
 #: Clocks that differ by more make holes and limits wrong.
 CLOCK_TOLERANCE_S = 2.0
 
-#: Nodes from which on the doctor advises multi-node pilots: slurmctld tries a blocked main job against every pilot,
-#: .4 to 3 ms each at 10,000 nodes (python -m scripts.bench.controller_cycles).
-LARGE_CLUSTER_NODES = 1000
-
 #: Fewer held tasks of a job than this are worth a word.
 FEW_TASKS = 16
 
@@ -99,15 +95,10 @@ def _partition(facts: SiteFacts, harvest: Harvest, max_pilot_s: float) -> Iterat
     mine = facts.partitions.get(harvest.partition)
     if mine is None:
         return
-    nodes, most_s = len(mine.nodes), longest_pilot_s(facts, harvest)
+    most_s = longest_pilot_s(facts, harvest)
     key = "MaxTime" if most_s == mine.max_time_s else "the QOS's MaxWall"
     if all(finding.level is not ERROR for finding in wrong):
-        yield Finding.ok(f"partition {mine.name}: {nodes} nodes, tier {mine.tier}, gives way to others")
-    if nodes >= LARGE_CLUSTER_NODES and harvest.max_nodes == 1:
-        yield Finding.warning(
-            f"each pilot holds one of {nodes} nodes, and slurmctld tries a blocked main job against each",
-            "remove pilot.max_nodes = 1: beyond pool.max_pilots nodes, pilots then hold several",
-        )
+        yield Finding.ok(f"partition {mine.name}: {len(mine.nodes)} nodes, tier {mine.tier}, gives way to others")
     if most_s is not None and most_s < max_pilot_s:
         yield Finding.warning(
             f"{key} of {mine.name} is {(most_s or 0) / 60:g} min, pilots may ask for {max_pilot_s / 60:g} min",
@@ -316,7 +307,8 @@ def _backfill(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterato
     if cycle_s > 0.5:
         yield Finding.warning(
             f"slurmctld's main cycle takes {cycle_s:.2f} s",
-            "lower pool.max_pilots, or set [promise] controller_cycle: fewer and wider pilots cost it less",
+            "lower pool.max_pilots, raise pilot.max_nodes, or set [promise] controller_cycle: fewer and wider pilots "
+            "cost it less",
         )
 
 
