@@ -116,6 +116,10 @@ def test_views_follow_the_release_and_leave_an_admins_own_alone(tmp_path: Path) 
     migrate(engine, folder)
     with engine.begin() as connection:
         assert connection.exec_driver_sql("SELECT n FROM mine").scalar_one() == 42
+        before = connection.exec_driver_sql("PRAGMA schema_version").scalar_one()
+    migrate(engine, folder)
+    with engine.begin() as connection:
+        assert connection.exec_driver_sql("PRAGMA schema_version").scalar_one() == before, "nothing has changed"
     engine.dispose()
 
 
