@@ -28,7 +28,7 @@ BOUNDS = {
     "docs/adr/0016-members-compare-rows.md": 150,
     "docs/adr/0017-streams-and-loops-without-a-with.md": 150,
     "docs/adr/0019-no-leaving-ahead-of-a-cycle.md": 140,
-    "docs/adr/0020-image-of-the-ledger.md": 145,
+    "docs/adr/0020-start-of-a-long-journal.md": 145,
     "docs/adr/0021-harmless-cycles.md": 135,
     "docs/adr/0023-invariants-in-the-process.md": 165,
     "docs/adr/0024-what-a-step-costs.md": 160,

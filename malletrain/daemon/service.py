@@ -23,7 +23,7 @@ from malletrain.api.requests import LoopRequests
 from malletrain.api.roles import Roles, uids_of
 from malletrain.api.worker_routes import WorkersGate, WorkersRouter
 from malletrain.config import Config
-from malletrain.daemon.image.image_maker import REMEMBERED_S, FoldedState, ImageMaker, last_image
+from malletrain.daemon.first_fold import FirstFold, folded
 from malletrain.daemon.journal_keeper import JournalKeeper
 from malletrain.daemon.metrics import Metrics
 from malletrain.daemon.notice_hook import NoticeHook
@@ -38,7 +38,6 @@ from malletrain.domain.snapshot import NodeState, Snapshot
 from malletrain.loop.breaker import why_to_pause
 from malletrain.loop.membership.admission import admit, holding
 from malletrain.loop.membership.members import Membership
-from malletrain.loop.membership.next_world import WORLD_KINDS, last_worlds
 from malletrain.loop.membership.state import MembershipSettings
 from malletrain.loop.memory import MemoryJournal
 from malletrain.loop.ports import Cluster
@@ -73,6 +72,9 @@ CHECK_INTERVAL_S = 86_400.0
 #: A command of Slurm's that runs when the daemon ends has so long (seconds): one that steers takes a
 #: fraction of a second, and what is cut off is found out by the next daemon.
 GOODBYE_S = 3.0
+
+#: Jobs that ended so long (seconds) ago are forgotten: the journal has them.
+REMEMBERED_S = 86_400.0
 
 #: Bytes of the secret of a generation.
 SECRET_BYTES = 32
@@ -119,20 +121,17 @@ class Service:
         path = Path(config.store.path)
         # A look that does nothing reads beside the daemon that may be running.
         self._disk = SqliteJournal(path) if act else None
-        imaged = FoldedState() if self._disk is None else last_image(path)
+        begun = FirstFold() if self._disk is None else folded(path)
         self._keeper: JournalKeeper | None = None
-        self._images: ImageMaker | None = None
         if self._disk is not None:
             min_free = 1e6 * config.store.min_free_mb
             self._keeper = JournalKeeper(self._disk, self.metrics, min_free, self._clock.elapsed)
-            self._images = ImageMaker(self._disk, imaged.seq, self._clock.elapsed)
         journal = self._keeper or _copy_of(path)
-        self._tending = threading.Lock()
         self._membership = Membership(
             MembershipSettings(),
             self._clock,
             lambda claim: admit(self._loop.views, claim),
-            last_worlds(read_events(path, WORLD_KINDS, after=imaged.seq), imaged.worlds),
+            begun.worlds,
             self._refused_worker,
             functools.partial(secrets.token_hex, SECRET_BYTES),
             lambda job: holding(self._loop.views, job),
@@ -154,7 +153,7 @@ class Service:
             replace(rules_from(config, found), harvest_account=config.slurm.account, takes_back=not user_mode),
             act=act, guard=self._facts,
         )  # fmt: skip
-        events = self._loop.restore(imaged.ledger)
+        events = begun.events + self._loop.restore(begun.ledger)
         self._loop.ledger.promise.look_s = config.loop.tick_s
         self._harvest = harvest
         self._hook = NoticeHook(config.notify.hook, self._clock)
@@ -163,7 +162,7 @@ class Service:
         self._server: HttpServer | None = None
         self._changes = JournalNotifier()
         self.url = ""
-        self._log.info("journal read", events=events, jobs=len(self._loop.views), image=imaged.seq)
+        self._log.info("journal read", events=events, jobs=len(self._loop.views))
         self._learn_arrivals(commands, found)
         if self._disk is not None:
             self._begin(self._disk)
@@ -185,7 +184,6 @@ class Service:
         return (
             ("tick", loop.tick_s, self.tick), ("watch", loop.watch_interval_s, self.watch),
             ("journal", 5.0, self.flush), ("messages", 5.0, self.tell_owners), ("upkeep", 3600.0, self.upkeep),
-            ("image", 60.0, self.image),
         )  # fmt: skip
 
     def tick(self) -> Decision:
@@ -240,22 +238,13 @@ class Service:
         with self._facts:
             self._loop.ledger.forget_over(self._clock.now() - REMEMBERED_S)
         if self._disk is not None:
-            with self._runs.run("upkeep"), self._tending:
+            with self._runs.run("upkeep"):
                 upkeep = Upkeep(self._disk)
                 done = upkeep.tend(self._clock.now())
                 if self._clock.elapsed() - self._checked_at >= CHECK_INTERVAL_S:
                     upkeep.check()
                     self._checked_at = self._clock.elapsed()
             self._log.info("upkeep", merged=done.merged, deleted=done.deleted, freed_bytes=done.freed_bytes)
-
-    def image(self) -> None:
-        """Keep an image of what the journal folds to, now and then: the next start reads only what came after it."""
-        if self._images is not None:
-            with self._runs.run("image"), self._tending:
-                begun = self._clock.elapsed()
-                if (image := self._images.make_if_due()) is not None:
-                    took_s = round(self._clock.elapsed() - begun, 1)
-                    self._log.info("ledger image", up_to=image.seq, size_bytes=len(image.state), took_s=took_s)
 
     def flush(self) -> None:
         """Write what the journal refused before, once it takes it."""
@@ -308,8 +297,6 @@ class Service:
     def hurry(self) -> None:
         """The end is near: a round that Slurm keeps waiting is not waited for any longer than this."""
         self._hook.end()
-        if self._images is not None:
-            self._images.end()
         self._commands.end_within(GOODBYE_S)
         if self._apart is not None:
             self._apart.end_within(GOODBYE_S)

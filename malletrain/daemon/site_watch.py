@@ -5,10 +5,9 @@ from collections.abc import Callable
 import structlog
 
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
-from malletrain.loop.breaker import why_no_more_tasks
 from malletrain.slurm.command import Commands
 from malletrain.slurm.site import partition_checks, site_facts
-from malletrain.slurm.site.held_task_limits import KnownJobs
+from malletrain.slurm.site.held_task_limits import KnownJobs, why_full
 
 #: slurm.conf is read again so often, in seconds: its partitions may change while the daemon runs.
 AGAIN_S = 300.0
@@ -54,4 +53,4 @@ class SiteWatch:
 
     def why_no_more_tasks(self, queued: int) -> str:
         """Why no held tasks may be added, or nothing. `queued`: jobs that are seen in the queue now."""
-        return why_no_more_tasks(self._jobs.count(queued), self.facts.max_job_count)
+        return why_full(self._jobs.count(queued), self.facts.max_job_count)

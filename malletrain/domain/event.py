@@ -73,96 +73,101 @@ class EventKind(StrEnum):
     OPERATOR = "operator"
 
 
+#: The class of each kind of fact.
+FACTS: dict[str, type[Fact]] = {}
+
+
 @dataclass(frozen=True, slots=True)
-class JobAnnounced:
+class Fact:
+    """What was recorded, of one kind."""
+
+    kind: ClassVar[EventKind]
+
+    def __init_subclass__(cls, kind: EventKind | None = None) -> None:
+        if kind is not None:  # None: `dataclass` makes the class anew, with slots
+            cls.kind = kind
+        FACTS[cls.kind] = cls
+
+
+@dataclass(frozen=True, slots=True)
+class JobAnnounced(Fact, kind=EventKind.JOB_ANNOUNCED):
     """A researcher asked for a job. The row has the job's fields."""
 
-    kind: ClassVar[EventKind] = EventKind.JOB_ANNOUNCED
     job: MalleableJob
 
 
 @dataclass(frozen=True, slots=True)
-class ArrayAttached:
+class ArrayAttached(Fact, kind=EventKind.ARRAY_ATTACHED):
     """A job's owner submitted a held array of `tasks` tasks; it is not inspected yet."""
 
-    kind: ClassVar[EventKind] = EventKind.ARRAY_ATTACHED
     array_id: int
     tasks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class ArrayRefused:
+class ArrayRefused(Fact, kind=EventKind.ARRAY_REFUSED):
     """An array holds no task that can be a pilot. `gone`: Slurm has none of its tasks."""
 
-    kind: ClassVar[EventKind] = EventKind.ARRAY_REFUSED
     array_id: int
     faults: tuple[str, ...] = ()
     gone: bool = field(default=False, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
-class TasksAdded:
+class TasksAdded(Fact, kind=EventKind.TASKS_ADDED):
     """Held tasks of an array were inspected and found sound: they are pilots."""
 
-    kind: ClassVar[EventKind] = EventKind.TASKS_ADDED
     array_id: int
     tasks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class JobHeld:
+class JobHeld(Fact, kind=EventKind.JOB_HELD):
     """`waits`: for other jobs, until these have come so far; otherwise until its owner releases it."""
 
-    kind: ClassVar[EventKind] = EventKind.JOB_HELD
     by: str = field(default="", metadata=SPARSE)
     waits: bool = field(default=False, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
-class JobReleased:
-    kind: ClassVar[EventKind] = EventKind.JOB_RELEASED
+class JobReleased(Fact, kind=EventKind.JOB_RELEASED):
     by: str = field(default="", metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
-class JobCancelled:
+class JobCancelled(Fact, kind=EventKind.JOB_CANCELLED):
     """`by` is empty where a rule, not a person, ended the job."""
 
-    kind: ClassVar[EventKind] = EventKind.JOB_CANCELLED
     by: str = field(default="", metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
-class JobCompleted:
+class JobCompleted(Fact, kind=EventKind.JOB_COMPLETED):
     """The script ended as it should; `result` is what it handed over."""
 
-    kind: ClassVar[EventKind] = EventKind.JOB_COMPLETED
     result: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class JobFailed:
+class JobFailed(Fact, kind=EventKind.JOB_FAILED):
     """The script failed at `step`, or a rule gave the job up (None)."""
 
-    kind: ClassVar[EventKind] = EventKind.JOB_FAILED
     step: int | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
-class JobNotified:
+class JobNotified(Fact, kind=EventKind.JOB_NOTIFIED):
     """The job's owner is about to hear of its begin or end, which is not done again; or (`failed`) this failed,
     and the reason says how."""
 
-    kind: ClassVar[EventKind] = EventKind.JOB_NOTIFIED
     what: MailType
     failed: bool = field(default=False, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
-class ScriptChecked:
+class ScriptChecked(Fact, kind=EventKind.SCRIPT_CHECKED):
     """Whether a script trains alike at every size. The fields are those of `malletrain.domain.job.ScriptCheck`."""
 
-    kind: ClassVar[EventKind] = EventKind.SCRIPT_CHECKED
     digest: str
     verdict: ScriptVerdict
     text: str = ""
@@ -170,19 +175,17 @@ class ScriptChecked:
 
 
 @dataclass(frozen=True, slots=True)
-class ActionIntent:
+class ActionIntent(Fact, kind=EventKind.INTENT):
     """The daemon is about to act. The row has the action's `type` and fields."""
 
-    kind: ClassVar[EventKind] = EventKind.INTENT
     action: Action
 
 
 @dataclass(frozen=True, slots=True)
-class ActionOutcome:
+class ActionOutcome(Fact, kind=EventKind.OUTCOME):
     """What became of an action, as in `malletrain.domain.decision.Outcome`. The row has the action's `type` and
     fields as well."""
 
-    kind: ClassVar[EventKind] = EventKind.OUTCOME
     action: Action
     done: bool
     detail: str = ""
@@ -191,10 +194,9 @@ class ActionOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class PilotStarted:
+class PilotStarted(Fact, kind=EventKind.PILOT_STARTED):
     """Slurm runs a pilot; `node_class` where the site has nodes of several classes. Times as Slurm gave them."""
 
-    kind: ClassVar[EventKind] = EventKind.PILOT_STARTED
     started_at: float | None = None
     ends_at: float | None = None
     node_class: str | None = field(default=None, metadata=SPARSE | {"key": "class"})
@@ -202,43 +204,36 @@ class PilotStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class PilotHeld:
+class PilotHeld(Fact, kind=EventKind.PILOT_HELD):
     """A pilot is back in the held array; `preempted`: Slurm had taken its node for a main job before that. `left_at`:
     when its node was free, epilog and all, by Slurm (Unix seconds, rounded down); None: not known."""
 
-    kind: ClassVar[EventKind] = EventKind.PILOT_HELD
     preempted: bool = field(default=False, metadata=SPARSE)
     left_at: float | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
-class PilotSetAside:
+class PilotSetAside(Fact, kind=EventKind.PILOT_ASIDE):
     """A pilot's task stays held: somebody changed it, and the reason says how."""
-
-    kind: ClassVar[EventKind] = EventKind.PILOT_ASIDE
 
 
 @dataclass(frozen=True, slots=True)
-class StartsRefused:
+class StartsRefused(Fact, kind=EventKind.STARTS_REFUSED):
     """Slurm refuses the starts of a job's pilots, in the words of the reason; or (`refused` False) does no more."""
 
-    kind: ClassVar[EventKind] = EventKind.STARTS_REFUSED
     refused: bool
 
 
 @dataclass(frozen=True, slots=True)
-class PilotWaits:
+class PilotWaits(Fact, kind=EventKind.PILOT_WAITS):
     """Slurm has a pilot's task waiting, though the daemon did not release it."""
-
-    kind: ClassVar[EventKind] = EventKind.PILOT_WAITS
 
 
 @dataclass(frozen=True, slots=True)
-class PilotEnded:
+class PilotEnded(Fact, kind=EventKind.PILOT_ENDED):
     """A pilot's task is consumed, in Slurm's `state`; one of several nodes in a task has no exit of its own.
     `left_at` as of `PilotHeld`."""
 
-    kind: ClassVar[EventKind] = EventKind.PILOT_ENDED
     state: SlurmState = SlurmState.UNKNOWN
     preempted: bool = False
     exit_code: int | None = None
@@ -247,16 +242,14 @@ class PilotEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerJoined:
-    kind: ClassVar[EventKind] = EventKind.WORKER_JOINED
+class WorkerJoined(Fact, kind=EventKind.WORKER_JOINED):
     worker: str
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerWarm:
+class WorkerWarm(Fact, kind=EventKind.WORKER_WARM):
     """A worker can join a world; `stages` are the seconds of each part of its activation."""
 
-    kind: ClassVar[EventKind] = EventKind.WORKER_WARM
     worker: str = ""
     stages: Mapping[str, float] = field(default_factory=dict)
 
@@ -266,11 +259,10 @@ UNSAVED_WORDS = "not saved as it left its nodes, so that steps are done again"
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerLeft:
+class WorkerLeft(Fact, kind=EventKind.WORKER_LEFT):
     """A worker is out of its world in order, at `step` and with the checkpoint that it `saved` (None: none), if it
     says so; `unsaved`: why it could not save."""
 
-    kind: ClassVar[EventKind] = EventKind.WORKER_LEFT
     worker: str = field(default="", metadata=SPARSE)
     step: int | None = field(default=None, metadata=SPARSE)
     saved: str | None = field(default="", metadata=SPARSE)
@@ -283,20 +275,18 @@ class WorkerLeft:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerLost:
+class WorkerLost(Fact, kind=EventKind.WORKER_LOST):
     """A worker is given up. `fenced`: its node is to be taken back, since it may train where it is not heard."""
 
-    kind: ClassVar[EventKind] = EventKind.WORKER_LOST
     worker: str = ""
     how: str = ""
     fenced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerStuck:
+class WorkerStuck(Fact, kind=EventKind.WORKER_STUCK):
     """A worker's script has made no step for a minute, and is at a place; or (`place` empty) goes on."""
 
-    kind: ClassVar[EventKind] = EventKind.WORKER_STUCK
     worker: str
     place: str = ""
 
@@ -312,19 +302,17 @@ def stuck_words(worker: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class GenerationsReserved:
+class GenerationsReserved(Fact, kind=EventKind.GENERATIONS_RESERVED):
     """This daemon may give the job's next worlds numbers up to `until`; a later daemon gives only higher ones."""
 
-    kind: ClassVar[EventKind] = EventKind.GENERATIONS_RESERVED
     until: int
 
 
 @dataclass(frozen=True, slots=True)
-class GenerationPublished:
+class GenerationPublished(Fact, kind=EventKind.GENERATION):
     """A job's next world: the pilots of its `members`, and the samples of a step where the daemon chooses them.
     `switched_by`: "plan", or "fault" where the world before is broken."""
 
-    kind: ClassVar[EventKind] = EventKind.GENERATION
     generation: int
     members: tuple[str, ...]
     switched_by: str = field(default="", metadata=SPARSE)
@@ -332,10 +320,9 @@ class GenerationPublished:
 
 
 @dataclass(frozen=True, slots=True)
-class GenerationSwitched:
+class GenerationSwitched(Fact, kind=EventKind.SWITCHED):
     """A world of `nodes` trains; the one before stood still for `pause_s`."""
 
-    kind: ClassVar[EventKind] = EventKind.SWITCHED
     generation: int = 0
     nodes: int = 0
     pause_s: float = 0.0
@@ -344,11 +331,10 @@ class GenerationSwitched:
 
 
 @dataclass(frozen=True, slots=True)
-class SamplesReported:
+class SamplesReported(Fact, kind=EventKind.SAMPLES):
     """A window of training that ended with `step` (`malletrain.wire.messages.Samples`); `total` of the job so far.
     `steady`: nothing else took time in it. `merged`: of how many windows journal upkeep has made this one."""
 
-    kind: ClassVar[EventKind] = EventKind.SAMPLES
     step: int | None = field(default=None, metadata=SPARSE)
     nodes: int = 0
     samples: float = 0.0
@@ -364,35 +350,31 @@ class SamplesReported:
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeBegun:
+class ProbeBegun(Fact, kind=EventKind.PROBE_BEGUN):
     """A job is kept on `nodes` nodes to be measured."""
 
-    kind: ClassVar[EventKind] = EventKind.PROBE_BEGUN
     nodes: int
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeEnded:
-    kind: ClassVar[EventKind] = EventKind.PROBE_ENDED
+class ProbeEnded(Fact, kind=EventKind.PROBE_ENDED):
     nodes: int
 
 
 @dataclass(frozen=True, slots=True)
-class MetricReported:
+class MetricReported(Fact, kind=EventKind.METRIC):
     """A figure that the training script reported, after `samples` samples."""
 
-    kind: ClassVar[EventKind] = EventKind.METRIC
     name: str
     value: float | None
     samples: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class DaemonStarted:
+class DaemonStarted(Fact, kind=EventKind.DAEMON_STARTED):
     """The `url` that callers know the daemon by; with `--observe` instead the seconds between looks and of a leave,
     and two limits."""
 
-    kind: ClassVar[EventKind] = EventKind.DAEMON_STARTED
     version: str = ""
     pid: int | None = field(default=None, metadata=SPARSE)
     stage: str = field(default="", metadata=SPARSE)  #: as older releases wrote it
@@ -404,15 +386,14 @@ class DaemonStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class DaemonStopped:
-    kind: ClassVar[EventKind] = EventKind.DAEMON_STOPPED
+class DaemonStopped(Fact, kind=EventKind.DAEMON_STOPPED):
+    """In order; one that was killed writes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class SizesDecided:
+class SizesDecided(Fact, kind=EventKind.DECIDED):
     """New sizes by job. `nodes` were shared out (None: written before this was kept) among jobs that held `held`."""
 
-    kind: ClassVar[EventKind] = EventKind.DECIDED
     sizes: Mapping[int, int] = field(default_factory=dict)
     status: str = ""
     objective: float = 0.0
@@ -422,41 +403,34 @@ class SizesDecided:
 
 
 @dataclass(frozen=True, slots=True)
-class BreakerSwitched:
+class BreakerSwitched(Fact, kind=EventKind.BREAKER):
     """The daemon steps back (`open`), and the reason says for which sign of harm; or acts again."""
 
-    kind: ClassVar[EventKind] = EventKind.BREAKER
     open: bool
 
 
 @dataclass(frozen=True, slots=True)
-class NodeAils:
+class NodeAils(Fact, kind=EventKind.NODE_AILS):
     """Slurm took a node out of service soon after a pilot ended on it."""
 
-    kind: ClassVar[EventKind] = EventKind.NODE_AILS
-
 
 @dataclass(frozen=True, slots=True)
-class SlurmUnavailable:
+class SlurmUnavailable(Fact, kind=EventKind.CLUSTER_UNAVAILABLE):
     """Slurm gave no usable answer; written once until it does again."""
 
-    kind: ClassVar[EventKind] = EventKind.CLUSTER_UNAVAILABLE
-
 
 @dataclass(frozen=True, slots=True)
-class MainJobsStarted:
+class MainJobsStarted(Fact, kind=EventKind.MAIN_STARTED):
     """How many main jobs were first seen running; with `--observe` alone."""
 
-    kind: ClassVar[EventKind] = EventKind.MAIN_STARTED
     jobs: int
 
 
 @dataclass(frozen=True, slots=True)
-class MainJobsArrived:
+class MainJobsArrived(Fact, kind=EventKind.MAIN_ARRIVED):
     """Main jobs that a look showed for the first time. Of each its id (an array is one), when it was submitted (Unix
     seconds), its nodes, and how many tasks of it there were."""
 
-    kind: ClassVar[EventKind] = EventKind.MAIN_ARRIVED
     main_jobs: tuple[str, ...]
     submitted_at: tuple[float, ...]
     nodes: tuple[int, ...]
@@ -464,14 +438,13 @@ class MainJobsArrived:
 
 
 @dataclass(frozen=True, slots=True)
-class MainJobMet:
+class MainJobMet(Fact, kind=EventKind.MAIN_MET):
     """A main job that pilots made room for, or that has a node which a pilot had until lately.
 
     Without a node: `main_job` of `user` is given nodes, which the intents name. With one: it runs there since
     `started_at`, and the event's pilot was gone by `left_at`; `preempted`: Slurm had taken the node from it.
     """
 
-    kind: ClassVar[EventKind] = EventKind.MAIN_MET
     main_job: str
     user: str = ""
     submitted_at: float | None = None
@@ -487,11 +460,10 @@ class MainJobMet:
 
 
 @dataclass(frozen=True, slots=True)
-class StraysTakenBack:
+class StraysTakenBack(Fact, kind=EventKind.STRAYS):
     """Jobs of `user` in the harvest partition that are no pilots, `count` of them, are about to be ended; or
     (`failed`) that failed, and the reason says how. `jobs` and `nodes` name the first few."""
 
-    kind: ClassVar[EventKind] = EventKind.STRAYS
     user: str
     count: int = 0
     jobs: tuple[str, ...] = ()
@@ -500,11 +472,10 @@ class StraysTakenBack:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolCounted:
+class PoolCounted(Fact, kind=EventKind.POOL):
     """Nodes by use, whenever they changed: `harvested` are held by pilots, `stray` by jobs of the harvest partition
     that are none, `down` not to be had, `reserved` for a reservation or maintenance."""
 
-    kind: ClassVar[EventKind] = EventKind.POOL
     idle: int = 0
     planned: int = 0
     harvested: int = 0
@@ -520,29 +491,26 @@ class PoolCounted:
 
 
 @dataclass(frozen=True, slots=True)
-class HolesOpened:
+class HolesOpened(Fact, kind=EventKind.HOLES_OPENED):
     """A cohort of nodes that have no main job now; `seen_whole` False: since an unknown time."""
 
-    kind: ClassVar[EventKind] = EventKind.HOLES_OPENED
     nodes: tuple[str, ...]
     seen_whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class HolesEnded:
+class HolesEnded(Fact, kind=EventKind.HOLES_ENDED):
     """Nodes whose hole is over, `taken` by the main queue or not."""
 
-    kind: ClassVar[EventKind] = EventKind.HOLES_ENDED
     nodes: tuple[str, ...]
     taken: bool
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorRequest:
+class OperatorRequest(Fact, kind=EventKind.OPERATOR):
     """What an operator asked for: "drain" keeps pilots off `nodes` `until` then (Unix seconds); "ban" refuses the
     user `user` with id `uid` until "unban"."""
 
-    kind: ClassVar[EventKind] = EventKind.OPERATOR
     verb: str
     by: str = ""
     nodes: tuple[str, ...] = ()
@@ -559,18 +527,7 @@ class UnknownFact:
     data: Mapping[str, JsonValue]
 
 
-Payload = (
-    JobAnnounced | ArrayAttached | ArrayRefused | TasksAdded
-    | JobHeld | JobReleased | JobCancelled | JobCompleted | JobFailed | JobNotified | ScriptChecked
-    | ActionIntent | ActionOutcome
-    | StartsRefused | PilotStarted | PilotHeld | PilotSetAside | PilotWaits | PilotEnded
-    | WorkerJoined | WorkerWarm | WorkerLeft | WorkerLost | WorkerStuck
-    | GenerationsReserved | GenerationPublished | GenerationSwitched
-    | SamplesReported | MetricReported | ProbeBegun | ProbeEnded
-    | DaemonStarted | DaemonStopped | SizesDecided | BreakerSwitched | NodeAils | SlurmUnavailable
-    | MainJobsStarted | MainJobsArrived | MainJobMet | StraysTakenBack | PoolCounted
-    | HolesOpened | HolesEnded | OperatorRequest | UnknownFact
-)  # fmt: skip
+Payload = Fact | UnknownFact
 
 
 @dataclass(frozen=True, slots=True)

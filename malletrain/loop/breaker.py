@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: Beyond this share of MaxJobCount no held tasks are submitted: at 1 the main queue's submissions are refused.
-FULL = 0.9
-
-
 #: So many looks at slow cycles within an hour are too many on any machine; for how long starts pause then (seconds).
 SLOW_CYCLES_PER_HOUR, PAUSE_S = 30, 1800.0
 
@@ -47,13 +43,6 @@ def why_to_pause(harm: HarmSignals, now: float, preemptions_per_hour: int) -> st
         if left > 0:
             return f"within an hour more than {per_hour} {words}: nothing new starts for {left:.0f} s (see [breaker])"
     return ""
-
-
-def why_no_more_tasks(known_jobs: int, max_job_count: int) -> str:
-    """Why no held tasks may be submitted now: Slurm's queue is nearly full, and refuses the main queue's next."""
-    if max_job_count <= 0 or known_jobs < FULL * max_job_count:
-        return ""
-    return f"Slurm has {known_jobs} of at most {max_job_count} jobs (MaxJobCount)"
 
 
 def _left_s(at: Sequence[float], now: float, per_hour: int) -> float:

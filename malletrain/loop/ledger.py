@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import pairwise
 
 from malletrain.decide.limits import NodeTimeSpent, work_left_s
@@ -61,6 +61,13 @@ MAX_URLS = 8
 #: Jobs that are over and kept in memory, with what they measured.
 MAX_OVER_JOBS = 2000
 
+#: What is known of a job and shown of it as it is; the others are made of several things, or copied.
+_SHOWN_AS_IT_IS = tuple(
+    {each.name for each in fields(JobView)}
+    & {each.name for each in fields(JobState)}
+    - {"job", "phase", "pilots", "curve", "reason", "batches", "waits", "worlds_at"}
+)
+
 #: In these phases a job does not wait for nodes.
 _WAITS_NOT = (JobPhase.ANNOUNCED, JobPhase.HELD)
 
@@ -100,14 +107,11 @@ class Ledger:
         #: Since when a daemon has been there to hear workers (Unix seconds).
         self.up_since = 0.0
         self.last_seq = 0
-        #: The latest time that an event had (Unix seconds).
-        self.last_at = 0.0
 
     def apply(self, events: Iterable[Event]) -> None:
         """Fold events in the order of the journal."""
         for event in events:
             self.last_seq = max(self.last_seq, event.seq)
-            self.last_at = max(self.last_at, event.at)
             record = None if event.job is None else self._records.get(event.job)
             self.exits.apply(event, "" if record is None else record.job.user)
             self.holes.apply(event)
@@ -241,10 +245,6 @@ class Ledger:
         ]
         return {budget.name: self.submitted.arriving(budget.accounts, live, now) for budget in budgets}
 
-    def jobs(self) -> frozenset[int]:
-        """The jobs that are remembered, those that are over included."""
-        return frozenset(self._records)
-
     def views(self) -> Mapping[int, JobView]:
         """What is known of every job, by id, in its order; immutable, and built anew only for jobs that changed."""
         changed = self._changed if self._views else self._records.keys()
@@ -276,10 +276,17 @@ class Ledger:
             if alone and key not in pools:
                 pools[key] = self._pooled(key, job_id)
             found[job_id] = JobKnowledge(
-                record.fit, pools[key] if alone else None, record.probe, tuple(record.probes), key,
-                self.ignored(job_id), record.first_sample_at, record.phase_began, record.by_class,
-                worker_speeds.get(job_id, {}),
-            )  # fmt: skip
+                fit=record.fit,
+                prior_jobs=pools[key] if alone else None,
+                probe=record.probe,
+                probes=tuple(record.probes),
+                application=key,
+                ignored=self.ignored(job_id),
+                since=record.first_sample_at,
+                phase_began=record.phase_began,
+                by_class=record.by_class,
+                worker_speeds=worker_speeds.get(job_id, {}),
+            )
         return found
 
     def ignored(self, job_id: int) -> Mapping[str, int]:
@@ -356,16 +363,18 @@ class Ledger:
         if record.costs is None:
             record.costs = self.costs[record.job.elastic].of(record.job.id, application(record.job))
         return JobView(
-            job=terms_of(record.job, check), phase=phase, pilots=dict(record.pilots), world=record.world,
-            curve=self._curve(record), costs=record.costs, samples_done=record.samples_done,
-            reason=record.reason or record.unsaved, topped_up_at=record.topped_up_at, failures=record.failures,
-            nodes_since=record.nodes_since, waited_s=record.waited_s, batches=self._batch_curves(record),
-            noise_scale=record.noise_scale, curve_refuted=record.curve_refuted, committed_at=record.committed_at,
-            waits=record.waits and phase is JobPhase.HELD, array_gone=record.array_gone,
+            **{name: getattr(record, name) for name in _SHOWN_AS_IT_IS},
+            job=terms_of(record.job, check),
+            phase=phase,
+            pilots=dict(record.pilots),
+            curve=self._curve(record),
+            reason=record.reason or record.unsaved,
+            batches=self._batch_curves(record),
+            waits=record.waits and phase is JobPhase.HELD,
             worlds_at=tuple(record.worlds_at),
             costs_from=self.costs[record.job.elastic].shown_by(record.job.id, application(record.job)),
-            check=check, fixed=check.why_fixed() if check and keeps_its_size(record.job, check) else "",
-        )  # fmt: skip
+            fixed=check.why_fixed() if check and keeps_its_size(record.job, check) else "",
+        )
 
     def _curve(self, record: JobState) -> Curve | None:
         """What is taken for its curve: the one given, or that of the samples."""

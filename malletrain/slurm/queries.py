@@ -162,11 +162,9 @@ def past_arrivals(
     """Main jobs as (id, submission in Unix seconds, nodes), of the newest `most_days`, or fewer, for which accounting
     answers in time; empty where it does not, or shows none. Each component of a heterogeneous job is one: `12+0`."""
     for days in (period for period in PERIODS_DAYS if period <= most_days):
+        ask = ["sacct", "-a", "-X", "-n", "-P", "-S", f"now-{days}days", "-E", "now"]
         try:
-            answer = commands.run(
-                ["sacct", "-a", "-X", "-n", "-P", "-S", f"now-{days}days", "-E", "now",
-                 "-o", "JobID,Partition,Submit,NNodes"]
-            )  # fmt: skip
+            answer = commands.run([*ask, "-o", "JobID,Partition,Submit,NNodes"])
         except ClusterUnavailable:
             continue
         if answer.ok:

@@ -7,9 +7,10 @@ from typing import Any
 
 from sqlalchemy import Row
 
+from malletrain.domain import event as kinds
 from malletrain.domain.decision import ACTION_NAMES
 from malletrain.domain.errors import InvalidInput
-from malletrain.domain.event import ActionIntent, ActionOutcome, Event, JobAnnounced, JsonValue, Payload, UnknownFact
+from malletrain.domain.event import Event, JsonValue, Payload
 from malletrain.domain.job import Curve, MalleableJob
 from malletrain.store.errors import StoreError
 from malletrain.wire.codec import Codec
@@ -17,7 +18,6 @@ from malletrain.wire.codec import Codec
 #: Unix seconds of the year 3000; a larger time has another unit.
 MAX_UNIX_TIME_S = 32_503_680_000.0
 
-_PAYLOADS: dict[str, type[Any]] = {kind.kind: kind for kind in typing.get_args(Payload) if kind is not UnknownFact}
 _ACTIONS: dict[str, type[Any]] = {name: action for action, name in ACTION_NAMES.items()}
 
 #: Of what the journal holds.
@@ -55,16 +55,16 @@ def payload_data(payload: Payload) -> dict[str, JsonValue]:
     """A payload as JSON. NaN and infinity, which JSON lacks, become "nan", "inf" and "-inf".
     Raises TypeError: something in it is not JSON."""
     match payload:
-        case JobAnnounced():
+        case kinds.JobAnnounced():
             return CODEC.to_json(payload.job)
-        case ActionIntent():
+        case kinds.ActionIntent():
             return _action(payload.action)
-        case ActionOutcome():
+        case kinds.ActionOutcome():
             more: dict[str, JsonValue] = {} if payload.restarts is None else {"restarts": payload.restarts}
             if payload.preempted:
                 more["preempted"] = True
             return {**_action(payload.action), "done": payload.done, "detail": payload.detail, **more}
-        case UnknownFact():
+        case kinds.UnknownFact():
             return dict(payload.data)
         case _:
             return CODEC.to_json(payload)
@@ -73,12 +73,12 @@ def payload_data(payload: Payload) -> dict[str, JsonValue]:
 def payload_from(kind: str, data: Mapping[str, Any]) -> Payload:
     """The reverse of `payload_data`. Unknown keys are passed over; what is missing has its default.
     Raises ValueError: a field is missing or of the wrong type; the message names it."""
-    found = _PAYLOADS.get(kind)
+    found = kinds.FACTS.get(kind)
     if found is None:
-        return UnknownFact(kind, data)
-    if found is JobAnnounced:
-        return JobAnnounced(CODEC.record(MalleableJob, data))
-    if found is ActionIntent or found is ActionOutcome:
+        return kinds.UnknownFact(kind, data)
+    if found is kinds.JobAnnounced:
+        return kinds.JobAnnounced(CODEC.record(MalleableJob, data))
+    if found is kinds.ActionIntent or found is kinds.ActionOutcome:
         action = _ACTIONS.get(str(data.get("type")))
         if action is None:
             raise ValueError(f"type: {data.get('type')!r} is no action of this release")

@@ -58,18 +58,14 @@ class OneEvent:
         at = self.event.at
         return at if said is None or not abs(said - at) <= 366 * 86400 else said
 
-    def use(
-        self, day: str, node_seconds: float = 0.0, samples: float = 0.0, stays: int = 0, preemptions: int = 0
-    ) -> None:
+    def use(self, day: str, column: Literal["node_seconds", "samples", "stays", "preemptions"], more: float) -> None:
         """Add to the usage of the event's job on one day."""
         self.do(
-            "INSERT INTO usage (day, job, node_seconds, samples, stays, preemptions)"
-            " VALUES (:day, :job, :node_seconds, :samples, :stays, :preemptions)"
-            " ON CONFLICT (day, job) DO UPDATE SET node_seconds = node_seconds + excluded.node_seconds,"
-            " samples = samples + excluded.samples, stays = stays + excluded.stays,"
-            " preemptions = preemptions + excluded.preemptions",
-            day=day, node_seconds=node_seconds, samples=samples, stays=stays, preemptions=preemptions,
-        )  # fmt: skip
+            f"INSERT INTO usage (day, job, {column}) VALUES (:day, :job, :more)"
+            f" ON CONFLICT (day, job) DO UPDATE SET {column} = {column} + :more",
+            day=day,
+            more=more,
+        )
 
 
 @cache

@@ -2,7 +2,7 @@
 
 import sqlite3
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +10,13 @@ from typing import Self
 
 from sqlalchemy import Connection, func, insert, select, text
 
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import Event
 from malletrain.store import schema as t
 from malletrain.store.database import WriterLock, copy, create_file, reader_engine, storage_errors, writer_engine
 from malletrain.store.encoding import event_row, row_event
 from malletrain.store.errors import StoreError
 from malletrain.store.migrate import migrate
-from malletrain.store.projections import empty, project
+from malletrain.store.projections import project
 from malletrain.wire.codec import steers_nothing
 
 #: Events read in one go.
@@ -97,16 +97,6 @@ class SqliteJournal:
         """Call `listener` with the newest number after each append, in the thread that appended. It must be quick."""
         self._listeners.append(listener)
 
-    def rebuild(self) -> int:
-        """Fold the projections anew from the journal, in one transaction; returns the number of events."""
-        with self.writing() as connection:
-            empty(connection)
-            count, after = 0, 0
-            while events := batch_after(connection, after):
-                project(connection, events)
-                count, after = count + len(events), events[-1].seq
-            return count
-
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """One transaction of the writer, for upkeep: nothing is appended meanwhile, so be quick."""
@@ -154,9 +144,8 @@ def last_number(connection: Connection) -> int:
 # --- reading beside the writer: no transaction stays open in between, which would hold up WAL's checkpoints ------
 
 
-def read_events(path: Path, kinds: Collection[EventKind] = (), after: int = 0) -> Iterator[Event]:
-    """The events of the journal at `path` with `seq` above `after`, or those of these kinds, in order; none when
-    there is no journal yet.
+def read_events(path: Path, after: int = 0) -> Iterator[Event]:
+    """The events of the journal at `path` with `seq` above `after`, in order; none when there is no journal yet.
 
     For looks that must not disturb the daemon that may be writing it.
     Raises StoreError: the file is there and cannot be read."""
@@ -166,7 +155,7 @@ def read_events(path: Path, kinds: Collection[EventKind] = (), after: int = 0) -
     try:
         while True:
             with storage_errors(path), engine.begin() as connection:
-                batch = batch_after(connection, after, kinds)
+                batch = batch_after(connection, after)
             if not batch:
                 return
             yield from batch
@@ -175,11 +164,9 @@ def read_events(path: Path, kinds: Collection[EventKind] = (), after: int = 0) -
         engine.dispose()
 
 
-def batch_after(connection: Connection, after: int, kinds: Collection[EventKind] = ()) -> list[Event]:
-    """The next events with `seq` above `after`, or those of these kinds; none at the end."""
+def batch_after(connection: Connection, after: int) -> list[Event]:
+    """The next events with `seq` above `after`; none at the end."""
     query = select(t.event).where(t.event.c.seq > after).order_by(t.event.c.seq).limit(READ_BATCH)
-    if kinds:
-        query = query.where(t.event.c.kind.in_([kind.value for kind in kinds]))
     return [row_event(row) for row in connection.execute(query)]
 
 

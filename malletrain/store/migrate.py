@@ -11,17 +11,11 @@ from sqlalchemy import Connection, Engine
 
 from malletrain.store.errors import JournalTooNew, StoreError
 
-_BOOKKEEPING = (
-    """CREATE TABLE IF NOT EXISTS schema_version (
-        version INTEGER NOT NULL PRIMARY KEY,
-        name TEXT NOT NULL,
-        applied_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
-    )""",
-    """CREATE TABLE IF NOT EXISTS schema_views (
-        name TEXT NOT NULL PRIMARY KEY,
-        sql TEXT NOT NULL
-    )""",
-)
+_BOOKKEEPING = """CREATE TABLE IF NOT EXISTS schema_version (
+    version INTEGER NOT NULL PRIMARY KEY,
+    name TEXT NOT NULL,
+    applied_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
+)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +68,7 @@ def migrate(engine: Engine, folder: Path | None = None, before: Callable[[int], 
     folder = folder or sql_folder()
     known = migrations(folder)
     with engine.begin() as connection:
-        for statement in _BOOKKEEPING:
-            connection.exec_driver_sql(statement)
+        connection.exec_driver_sql(_BOOKKEEPING)
         version = schema_version(connection)
     if version > len(known):
         raise JournalTooNew(
@@ -103,16 +96,13 @@ def schema_version(connection: Connection) -> int:
 
 
 def _refresh_views(engine: Engine, folder: Path) -> None:
-    """Views hold no data: they follow the release, without a migration each time. An admin's own are left alone."""
-    wanted = {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.sql"))}
+    """Views hold no data: they follow the release, without a migration each time; one that a release no longer has is
+    dropped by a migration. An admin's own are left alone, and nothing is written where nothing has changed."""
     with engine.begin() as connection:
-        present = {row.name: row.sql for row in connection.exec_driver_sql("SELECT name, sql FROM schema_views")}
-        if present == wanted:
-            return
-        for name in present:
-            connection.exec_driver_sql(f"DROP VIEW IF EXISTS {name}")
-        connection.exec_driver_sql("DELETE FROM schema_views")
-        for name, script in wanted.items():
-            for statement in statements(script):
-                connection.exec_driver_sql(statement)
-            connection.exec_driver_sql("INSERT INTO schema_views (name, sql) VALUES (?, ?)", (name, script))
+        known = connection.exec_driver_sql("SELECT name, sql FROM sqlite_master WHERE type = 'view'")
+        present = {row.name: row.sql for row in known}
+        for path in sorted(folder.glob("*.sql")):
+            (view,) = statements(path.read_text(encoding="utf-8"))
+            if present.get(path.stem) != view.rstrip(";"):
+                connection.exec_driver_sql(f"DROP VIEW IF EXISTS {path.stem}")
+                connection.exec_driver_sql(view)

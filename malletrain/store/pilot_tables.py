@@ -11,6 +11,7 @@ from malletrain.domain.job import JobPhase, Pilot, PilotPhase, part_of, task_of
 from malletrain.domain.pilot_life import after
 from malletrain.store.folding import OneEvent, day_of, days, number
 
+_OF_PILOT = ("phase", "since", "node", "started_at", "ends_at", "reason")
 _OPEN_STAY = "pilot = :pilot AND job = :job AND ended_at IS NULL"
 
 
@@ -83,10 +84,8 @@ def _update(one: OneEvent) -> Pilot | None:
     if pilot != before:
         # People are shown why a start failed.
         failed = isinstance(event.payload, kinds.ActionOutcome) and isinstance(event.payload.action, StartPilot)
-        one.update(
-            "pilot", "id = :pilot", phase=pilot.phase.value, since=pilot.since, node=pilot.node,
-            started_at=pilot.started_at, ends_at=pilot.ends_at, reason=event.reason if failed else pilot.reason,
-        )  # fmt: skip
+        columns = {name: getattr(pilot, name) for name in _OF_PILOT}
+        one.update("pilot", "id = :pilot", **columns | ({"reason": event.reason} if failed else {}))
     return pilot
 
 
@@ -135,8 +134,8 @@ def _close_stay(one: OneEvent, stay: Row[Any], state: str, preempted: bool) -> N
     ended_at, why = max(stay.started_at, one.event.at), stay.reason or one.event.reason
     one.update("stay", _OPEN_STAY, ended_at=ended_at, state=state, preempted=int(preempted), reason=why)
     for day, seconds in days(stay.started_at, ended_at):
-        one.use(day, node_seconds=seconds)
-    one.use(day_of(stay.started_at), stays=1)
+        one.use(day, "node_seconds", seconds)
+    one.use(day_of(stay.started_at), "stays", 1)
     if preempted:
-        one.use(day_of(ended_at), preemptions=1)
+        one.use(day_of(ended_at), "preemptions", 1)
     one.do("UPDATE job SET node_seconds = node_seconds + :held WHERE id = :job", held=ended_at - stay.started_at)

@@ -34,18 +34,6 @@ def project(connection: Connection, events: Iterable[Event]) -> None:
         _fold(OneEvent(connection, event))
 
 
-def empty(connection: Connection) -> None:
-    """Empty the projections, except of old jobs (`archived`), whose events the journal no longer has."""
-    for table in t.PROJECTIONS:
-        if table is t.job:
-            connection.exec_driver_sql("DELETE FROM job WHERE archived = 0")
-        elif table is t.pool:
-            connection.exec_driver_sql("DELETE FROM pool")
-        else:
-            of_others = "WHERE job NOT IN (SELECT id FROM job WHERE archived = 1)"
-            connection.exec_driver_sql(f"DELETE FROM {table.name} {of_others}")
-
-
 def _fold(one: OneEvent) -> None:
     event = one.event
     match event.payload:
@@ -97,17 +85,20 @@ def _fold(one: OneEvent) -> None:
 # --- a job's life ---------------------------------------------------------------------------------------------
 
 
-_MADE = frozenset({"sizes", "elastic", "total_samples", "submitted_at", "trusted"})
+_MADE = frozenset({"sizes", "total_samples", "submitted_at"})
 _AS_ANNOUNCED = t.stored_fields(MalleableJob, t.job, _MADE)
 _COUNTED = t.stored_fields(kinds.PoolCounted, t.pool)
 
 
 def _announced(one: OneEvent, job: MalleableJob) -> None:
     made = {
-        "id": one.event.job, "sizes": json.dumps(job.sizes), "elastic": job.elastic.value,
-        "total_samples": number(job.total_samples), "submitted_at": one.time(job.submitted_at),
-        "trusted": int(job.trusted), "phase": JobPhase.ANNOUNCED.value, "reason": one.event.reason,
-    }  # fmt: skip
+        "id": one.event.job,
+        "sizes": json.dumps(job.sizes),
+        "total_samples": number(job.total_samples),
+        "submitted_at": one.time(job.submitted_at),
+        "phase": JobPhase.ANNOUNCED,
+        "reason": one.event.reason,
+    }
     one.insert("job", "IGNORE", **{name: getattr(job, name) for name in _AS_ANNOUNCED} | made)
 
 
@@ -150,14 +141,16 @@ def _switched(one: OneEvent, switched: kinds.GenerationSwitched) -> None:
     generation, nodes = whole(switched.generation), whole(switched.nodes) or 0
     if generation is None or not one.is_known():
         return
+    values = {"generation": generation, "nodes": nodes, "pause": number(switched.pause_s) or 0.0}
     one.do(
         "INSERT INTO resize (job, generation, at, nodes_before, nodes, pause_s, step, reason)"
         " VALUES (:job, :generation, :at, (SELECT world_nodes FROM job WHERE id = :job), :nodes, :pause, :step,"
         " COALESCE(NULLIF(:reason, ''),"
         " (SELECT reason FROM world WHERE job = :job AND generation = :generation), ''))"
         " ON CONFLICT (job, generation) DO UPDATE SET pause_s = MAX(pause_s, excluded.pause_s)",
-        generation=generation, nodes=nodes, pause=number(switched.pause_s) or 0.0, step=whole(switched.step),
-    )  # fmt: skip
+        step=whole(switched.step),
+        **values,
+    )
     one.update_job(world_nodes=nodes)
 
 
@@ -171,4 +164,4 @@ def _samples(one: OneEvent, window: kinds.SamplesReported) -> None:
     trained = samples if total is None else max(0.0, total - job.samples)
     rate = {"rate": samples / seconds} if seconds >= SHORTEST_WINDOW_S else {}
     one.update_job(samples=job.samples + trained, noise_scale=job.noise_scale if noise is None else noise, **rate)
-    one.use(day_of(one.event.at), samples=trained)
+    one.use(day_of(one.event.at), "samples", trained)

@@ -20,16 +20,8 @@ def _as_migrated() -> MetaData:
 
 metadata = _as_migrated()
 
-event, job, pilot, stay, world, resize, metric, pool, usage, ledger_image = (
-    metadata.tables[name]
-    for name in ("event", "job", "pilot", "stay", "world", "resize", "metric", "pool", "usage", "ledger_image")
-)
-
-#: What is folded from the journal, in an order in which it can be emptied: tables that point at others first.
-PROJECTIONS = tuple(
-    table
-    for table in reversed(metadata.sorted_tables)
-    if table not in (event, ledger_image) and not table.name.startswith("schema_")
+event, job, pilot, stay, world, resize, metric, pool, usage = (
+    metadata.tables[name] for name in ("event", "job", "pilot", "stay", "world", "resize", "metric", "pool", "usage")
 )
 
 

@@ -18,7 +18,6 @@ from malletrain.domain.event import EventKind
 from malletrain.store import schema as t
 from malletrain.store.database import storage_errors, verify
 from malletrain.store.journal import SqliteJournal
-from malletrain.store.ledger_image import image_boundary
 from malletrain.store.projections import SHORTEST_WINDOW_S
 
 DAY_S = 86_400.0
@@ -33,22 +32,25 @@ _VACUUM_PAGES = 2500
 #: Kinds that are deleted first: only the pool's history, and which nodes became idle together, are folded from
 #: them, and of both the newest counts.
 _NOTE_KINDS = (
-    EventKind.DECIDED.value, EventKind.POOL.value, EventKind.MAIN_STARTED.value, EventKind.MAIN_ARRIVED.value,
-    EventKind.MAIN_MET.value, EventKind.HOLES_OPENED.value, EventKind.HOLES_ENDED.value,
-    EventKind.CLUSTER_UNAVAILABLE.value,
-)  # fmt: skip
-
+    EventKind.DECIDED,
+    EventKind.POOL,
+    EventKind.MAIN_STARTED,
+    EventKind.MAIN_ARRIVED,
+    EventKind.MAIN_MET,
+    EventKind.HOLES_OPENED,
+    EventKind.HOLES_ENDED,
+    EventKind.CLUSTER_UNAVAILABLE,
+)
 
 #: What is merged.
-_FIGURES = (EventKind.SAMPLES.value, EventKind.METRIC.value)
+_FIGURES = (EventKind.SAMPLES, EventKind.METRIC)
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
     """For how long (seconds) things stay as they were written.
 
-    A start without an image of the ledger (the first one of a release) reads every event that is left, at some 20 us
-    each (scripts/bench/journal_year)."""
+    What a start reads of the events that are left says `malletrain.store.start`."""
 
     #: Then windows of training and reported figures are merged by the hour. A job that reports every 3 s makes 28,800
     #: a day; what is learnt goes by the last 32 of each size (`malletrain.learn.samples`).
@@ -108,21 +110,18 @@ class Upkeep:
                 return 0
             # What is appended meanwhile is newer still, and the job's rate comes from the newest alone.
             long_enough = func.json_extract(t.event.c.data, "$.seconds") >= SHORTEST_WINDOW_S
-            windows = (t.event.c.job == job, t.event.c.kind == EventKind.SAMPLES.value)
+            windows = (t.event.c.job == job, t.event.c.kind == EventKind.SAMPLES)
             newest = connection.execute(select(func.max(t.event.c.seq)).where(*windows, long_enough)).scalar()
         merged, after = 0, 0
         while True:
             with self._journal.writing() as connection:
-                imaged = image_boundary(connection)
                 old = (t.event.c.job == job, t.event.c.seq > after, t.event.c.at < before)
                 query = select(t.event).where(*old, t.event.c.kind.in_(_FIGURES)).order_by(t.event.c.seq)
                 rows = connection.execute(query.limit(EVENTS_PER_TRANSACTION)).all()
-                # Only what was written one after the other within an hour: sums by day then stay as they are. And not
-                # what the ledger's image has with what it has not: a start would count the former twice.
-                parts = [(row.at // _HOUR_S, row.seq <= imaged, row) for row in rows]
-                for _, part in groupby(parts, key=lambda each: each[:2]):
+                # Only what was written one after the other within an hour: sums by day then stay as they are.
+                for _, part in groupby(rows, key=lambda row: row.at // _HOUR_S):
                     groups: dict[Any, list[Row[Any]]] = {}
-                    for _, _, row in part:
+                    for row in part:
                         key = _group(row)
                         if key is not None and row.seq != newest:
                             groups.setdefault(key, []).append(row)
@@ -180,7 +179,7 @@ class Upkeep:
 
 def _mixes_counts(connection: Connection, job: int) -> bool:
     """Whether some of a job's windows tell the job's total and some do not: their order then matters."""
-    of_job = (t.event.c.job == job, t.event.c.kind == EventKind.SAMPLES.value)
+    of_job = (t.event.c.job == job, t.event.c.kind == EventKind.SAMPLES)
     counted = func.count(func.json_extract(t.event.c.data, "$.total"))
     all_of_them, with_total = connection.execute(select(func.count(), counted).where(*of_job)).one()
     return 0 < with_total < all_of_them
@@ -189,7 +188,7 @@ def _mixes_counts(connection: Connection, job: int) -> bool:
 def _group(row: Row[Any]) -> tuple[Any, ...] | None:
     """What an event is merged with; None for one that is left alone."""
     data = json.loads(row.data)
-    if row.kind == EventKind.METRIC.value:
+    if row.kind == EventKind.METRIC:
         return (row.kind, str(data.get("name")))
     figures = [data.get(key) for key in ("nodes", "samples", "seconds", "steps", "total")]
     if any(isinstance(v, bool) or not isinstance(v, (int, float, type(None))) for v in figures):
@@ -204,7 +203,7 @@ def _merge(connection: Connection, group: list[Row[Any]]) -> int:
     if len(group) < 2:
         return 0
     last = group[-1]
-    if last.kind == EventKind.SAMPLES.value:
+    if last.kind == EventKind.SAMPLES:
         data = json.loads(last.data)
         data.pop("parts", None)  # a breakdown of one window's seconds
         each = [json.loads(row.data) for row in group]

@@ -2,6 +2,7 @@
 
 import json
 import operator
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,13 +26,14 @@ _OVER = tuple(phase.value for phase in JobPhase if phase.is_over)
 _ACTIVE = tuple(sorted(phase.value for phase in ACTIVE_PHASES))
 
 #: Events of no job that name no user: shown also to users from whom others' jobs are hidden.
-OPEN_KINDS = tuple(
-    kind.value
-    for kind in (
-        EventKind.DAEMON_STARTED, EventKind.DAEMON_STOPPED, EventKind.DECIDED, EventKind.BREAKER,
-        EventKind.CLUSTER_UNAVAILABLE, EventKind.POOL,
-    )
-)  # fmt: skip
+OPEN_KINDS = (
+    EventKind.DAEMON_STARTED,
+    EventKind.DAEMON_STOPPED,
+    EventKind.DECIDED,
+    EventKind.BREAKER,
+    EventKind.CLUSTER_UNAVAILABLE,
+    EventKind.POOL,
+)
 
 #: At most so many rows in one answer.
 MAX_JOBS = 10_000
@@ -54,7 +56,7 @@ MAX_USAGE_ROWS = 50_000
 _MEETING_S = 86_400.0
 
 #: A pilot in one of these phases has been started by Slurm.
-_HOLDS_NODE = (PilotPhase.RUNNING.value, PilotPhase.LEAVING.value, PilotPhase.RECYCLING.value)
+_HOLDS_NODE = (PilotPhase.RUNNING, PilotPhase.LEAVING, PilotPhase.RECYCLING)
 
 
 class StoreViews:
@@ -98,7 +100,7 @@ class StoreViews:
         query = (
             select(job.check_verdict, job.check_text)
             .where(job.uid == uid, job.check_digest == digest, job.check_digest != "")
-            .where(job.check_verdict.in_((ScriptVerdict.EQUAL.value, ScriptVerdict.DIFFERENT.value)))
+            .where(job.check_verdict.in_((ScriptVerdict.EQUAL, ScriptVerdict.DIFFERENT)))
             .order_by(job.id.desc())
             .limit(1)
         )
@@ -154,11 +156,15 @@ class StoreViews:
             ).all()
         strays = stray_nodes(decision)
         return StatusRow(
-            at=at, pool=replace(PoolRow() if newest is None else pool_row(newest), stray=len(strays)),
-            nodes=_node_rows(snapshot, pilots, strays) if nodes else (), jobs=self._with_reasons(rows),
-            decision=_decision_row(decision), taken_at=None if snapshot is None else snapshot.taken_at,
-            version=self._version, notices=tuple(self._notices()),
-        )  # fmt: skip
+            at=at,
+            pool=replace(PoolRow() if newest is None else pool_row(newest), stray=len(strays)),
+            nodes=_node_rows(snapshot, pilots, strays) if nodes else (),
+            jobs=self._with_reasons(rows),
+            decision=_decision_row(decision),
+            taken_at=None if snapshot is None else snapshot.taken_at,
+            version=self._version,
+            notices=tuple(self._notices()),
+        )
 
     def status_text(self, at: float, nodes: bool = True) -> bytes:
         """The JSON text of `status`. On a large machine it may be that of up to two seconds ago, as its `at` says."""
@@ -172,7 +178,7 @@ class StoreViews:
         """Rows of jobs that wait for nodes, or train nothing, with the reason why, after what the journal says."""
         return tuple(
             replace(row, reason="; ".join(filter(None, (row.reason, self._waiting(row.id)))))
-            if row.phase in (JobPhase.QUEUED.value, JobPhase.RUNNING.value)
+            if row.phase in (JobPhase.QUEUED, JobPhase.RUNNING)
             else row
             for row in rows
         )
@@ -203,7 +209,7 @@ class StoreViews:
         of, part = func.json_extract(t.event.c.data, "$.main_job"), main_job.replace("_", "\\_")
         named = or_(of == main_job, of.like(f"{part}\\_%", escape="\\"), of.like(f"{part}+%", escape="\\"))
         named = or_(named, of == f"het{main_job}")
-        meetings = select(t.event).where(t.event.c.kind == EventKind.MAIN_MET.value, named).order_by(t.event.c.seq)
+        meetings = select(t.event).where(t.event.c.kind == EventKind.MAIN_MET, named).order_by(t.event.c.seq)
         with storage_errors(self._path), self._engine.begin() as connection:
             found = list(connection.execute(meetings.limit(MAX_EVENTS)).all())
             if not found:
@@ -211,7 +217,7 @@ class StoreViews:
             # Intents are many: only those about the time at which it met pilots are looked through.
             begin, end = found[0].at - _MEETING_S, found[-1].at + _MEETING_S
             intents = select(t.event).where(
-                t.event.c.kind == EventKind.INTENT.value, t.event.c.at.between(begin, end), named
+                t.event.c.kind == EventKind.INTENT, t.event.c.at.between(begin, end), named
             )
             found += connection.execute(intents.order_by(t.event.c.seq).limit(MAX_EVENTS)).all()
         return tuple(sorted(map(row_event, found), key=lambda event: event.seq))
@@ -277,7 +283,7 @@ def _job_rows(connection: Connection, rows: Sequence[Row[Any]], figures: int = L
             active.setdefault(p.job, []).append(p)
     tasks = (
         select(t.pilot.c.job, func.count().label("tasks"))
-        .where(t.pilot.c.job.between(low, high), t.pilot.c.phase == PilotPhase.HELD.value)
+        .where(t.pilot.c.job.between(low, high), t.pilot.c.phase == PilotPhase.HELD)
         .group_by(t.pilot.c.job)
     )
     held = {row.job: row.tasks for row in connection.execute(tasks)}
@@ -314,15 +320,25 @@ def _job_row(
 ) -> JobRow:
     members, (count, mean_s, longest_s) = json.loads(row.members), resizes or (0, None, None)
     # As people see it: a job is queued until a world of its trains.
-    phase = JobPhase.RUNNING.value if row.phase == JobPhase.QUEUED.value and members else row.phase
+    phase = JobPhase.RUNNING.value if row.phase == JobPhase.QUEUED and members else row.phase
     return JobRow(
-        **_as_stored(row, _OF_JOB), phase=phase, reason="; ".join(filter(None, (row.reason, _why_fixed(row)))),
-        sizes=tuple(json.loads(row.sizes)), nodes=sum(1 for p in active if p.phase in _HOLDS_NODE),
-        members=len(members), held_tasks=held, rate=row.rate if members else 0.0, resizes=count, mean_pause_s=mean_s,
-        max_pause_s=longest_s, metrics={name: json.loads(value) for name, value in metrics},
-        result=json.loads(row.result), pilots=tuple(map(_pilot_row, active)), batch=row.batch if members else None,
+        **_as_stored(row, _OF_JOB),
+        phase=phase,
+        reason="; ".join(filter(None, (row.reason, _why_fixed(row)))),
+        sizes=tuple(json.loads(row.sizes)),
+        nodes=sum(1 for p in active if p.phase in _HOLDS_NODE),
+        members=len(members),
+        held_tasks=held,
+        rate=row.rate if members else 0.0,
+        resizes=count,
+        mean_pause_s=mean_s,
+        max_pause_s=longest_s,
+        metrics={name: json.loads(value) for name, value in metrics},
+        result=json.loads(row.result),
+        pilots=tuple(PilotRow(**_as_stored(each, _OF_PILOT)) for each in active),
+        batch=row.batch if members else None,
         trusted=bool(row.trusted),
-    )  # fmt: skip
+    )
 
 
 def _why_fixed(row: Row[Any]) -> str:
@@ -330,10 +346,6 @@ def _why_fixed(row: Row[Any]) -> str:
     if row.fixed_nodes is None or row.ended_at is not None:
         return ""
     return ScriptCheck(row.check_digest, ScriptVerdict.DIFFERENT, row.check_text, row.fixed_nodes).why_fixed()
-
-
-def _pilot_row(row: Row[Any]) -> PilotRow:
-    return PilotRow(**_as_stored(row, _OF_PILOT))
 
 
 def _event_row(row: Row[Any]) -> EventRow:
@@ -408,13 +420,11 @@ def _usage_rows(
     if len(sums) > MAX_USAGE_ROWS:
         why = f"{len(sums)} rows of days, users and accounts, of at most {MAX_USAGE_ROWS}: ask for fewer days"
         raise InvalidInput("since, until", why)
-    whole: dict[str, float] = {}
+    of_day = defaultdict[str, float](float)
     for (day, _, _), (total, _) in sums.items():
-        whole[day] = whole.get(day, 0.0) + total[0]
-    return tuple(
-        UsageRow(
-            *key, node_s, samples, len(jobs), int(stays), int(preemptions),
-            share=node_s / whole[key[0]] if uid is None and whole[key[0]] > 0 else None,
-        )
-        for key, ((node_s, samples, stays, preemptions), jobs) in sorted(sums.items(), key=lambda each: each[0])
-    )  # fmt: skip
+        of_day[day] += total[0]
+    rows = []
+    for key, ((node_s, samples, stays, preemptions), jobs) in sorted(sums.items(), key=lambda each: each[0]):
+        share = node_s / of_day[key[0]] if uid is None and of_day[key[0]] > 0 else None
+        rows.append(UsageRow(*key, node_s, samples, len(jobs), int(stays), int(preemptions), share=share))
+    return tuple(rows)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import random
 import threading
 from collections.abc import Sequence
 from typing import cast
 
 from malletrain.api.rate_limits import ApiLimits, ReportBudget
 from malletrain.api.worker_routes import WorkersGate
-from malletrain.daemon.image.image_maker import FoldedState, folded_on, from_image, to_image
 from malletrain.daemon.journal_keeper import JournalKeeper
 from malletrain.daemon.metrics import Metrics
 from malletrain.decide.rules import Rules
@@ -32,16 +30,6 @@ WATCH_S = 2.0
 _UNBOUNDED = ApiLimits(worker_events_rate=1e9, user_events_rate=1e9, user_journal_bytes_rate=1e12)
 
 
-def _from_image(journal: DaemonsJournal, number: int) -> FoldedState:
-    """What daemon `number` begins from: the first and every other from nothing, the rest from an image of the journal
-    as it was at some time before."""
-    events = list(journal.read())
-    if number % 2 == 0 or not events:
-        return FoldedState()
-    cut = random.Random(f"{number} {len(events)}").randrange(len(events))  # drawn apart: seeds mean what they meant
-    return from_image(to_image(folded_on(FoldedState(), events[:cut])))
-
-
 class SimulatedDaemon:
     """Restores itself from the journal when made. Every call may raise `DaemonKilled`; it is useless afterwards."""
 
@@ -51,12 +39,11 @@ class SimulatedDaemon:
         self.number = number  #: tells daemons apart: a worker that knows another one says hello again
         self._clock = clock
         secrets = itertools.count()
-        begun = _from_image(journal, number)
         self.members = Membership(
             MembershipSettings(),
             clock,
             lambda claim: admit(self.loop.views, claim),
-            last_worlds(journal.read(begun.seq), begun.worlds),
+            last_worlds(journal.read()),
             holding=lambda job: holding(self.loop.views, job),
             make_secret=lambda: f"{number}.{next(secrets)}",
             reserve=lambda job, until: self.loop.reserve_generations(job, until),  # noqa: PLW0108 - made below
@@ -66,7 +53,7 @@ class SimulatedDaemon:
         )
         self._keeper = JournalKeeper(cast(SqliteJournal, journal), cast(Metrics, NoMetrics()), 0.0, clock.elapsed)
         self.loop = Loop(slurm, self.gate, self._keeper, clock, policy("exact"), rules)
-        self.loop.restore(begun.ledger)
+        self.loop.restore()
         self._tick_at = self._watch_at = clock.elapsed()
         self.loop.record([JournalEvent(clock.now(), DaemonStarted("simulated"))])
 

@@ -23,6 +23,7 @@ from malletrain.store.views import StoreViews
 from tests.corpus import doors
 from tests.corpus.cases import canonical
 from tests.recomputed import recomputed
+from tests.store.folded_anew import fold_anew
 
 Json = dict[str, Any]
 
@@ -39,7 +40,7 @@ def journal(path: Path, events: Iterable[Event]) -> Iterator[SqliteJournal]:
 
 def rebuild(opened: SqliteJournal) -> int:
     """Fold the tables anew; how many events that took."""
-    return opened.rebuild()
+    return fold_anew(opened)
 
 
 def untimed(done: doors.Done) -> str:

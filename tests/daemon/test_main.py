@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
-import json
 import os
 import shutil
 import signal
@@ -15,13 +13,9 @@ from urllib.request import urlopen
 
 import pytest
 
-from malletrain.daemon.image.image_maker import next_image
 from malletrain.daemon.main import makes_progress
 from malletrain.slurm.command import TIMEOUT_S
-from malletrain.store.journal import SqliteJournal
-from malletrain.store.ledger_image import keep_image
 from malletrain.wire import address
-from scripts.bench.journal_year import day_of_site
 from scripts.lab import Lab
 from tests.daemon.running import Running, environment, file, run, start, url_of
 from tests.waiting import wait_until
@@ -125,27 +119,6 @@ def test_it_serves_until_sigterm_and_tells_systemd(start: Callable[..., Running]
     assert running.process.wait(120) == 0
     assert "stopping" in running.events()
     assert "Traceback" not in running.log.read_text()
-
-
-@pytest.mark.slurm
-@pytest.mark.parametrize(("damage", "read"), [("", 100), ("UPDATE ledger_image SET state = zeroblob(9)", 600)])
-def test_a_start_reads_the_events_after_the_image_or_all(
-    start: Callable[..., Running], file: Path, tmp_path: Path, damage: str, read: int
-) -> None:
-    path = tmp_path / "state" / "journal.db"
-    events = list(itertools.islice(day_of_site(0, jobs=1, pilots_a_job=1, window_s=3600.0), 600))
-    with SqliteJournal(path) as journal:
-        journal.append(events[:500])
-        image = next_image(path)
-        assert image is not None
-        keep_image(journal, image)
-        journal.append(events[500:])
-        with journal.writing() as connection:
-            connection.exec_driver_sql(damage or "SELECT 1")
-    running = start("--config", str(file))
-    lines = [json.loads(line) for line in running.lines()]
-    said = next(line for line in lines if line["event"] == "journal read")
-    assert (said["events"], said["image"]) == (read, 600 - read)
 
 
 @pytest.mark.slurm

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.daemon.image.image_maker import COMMAND
 from malletrain.replay.parts import Piece, run_in_processes
 from malletrain.script_check.check_runs import _Run
 from malletrain.slurm.command import Commands
@@ -111,11 +110,6 @@ def test_a_script_that_is_checked(planted: Path, tmp_path: Path) -> None:
         assert run.log_tail().splitlines()[0] == f"first {tmp_path} None"
     finally:
         run.end()
-    assert not ran(planted)
-
-
-def test_the_process_that_makes_images(planted: Path) -> None:
-    subprocess.run([*COMMAND, "journal.db"], check=False, capture_output=True)
     assert not ran(planted)
 
 

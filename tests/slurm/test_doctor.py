@@ -191,15 +191,6 @@ def test_a_queue_that_is_nearly_full(release: str | None, lab_factory: LabFactor
     lab.clear()
 
 
-@pytest.mark.nightly
-def test_pilots_of_one_node_on_a_large_machine(lab_factory: LabFactory) -> None:
-    lab = lab_factory(LabConfig(nodes=doctor.LARGE_CLUSTER_NODES, controller_only=True))
-    finding = only(examine(lab), "each pilot holds one of 1000 nodes")
-    assert (finding.level, "pilot.max_nodes = 8" in finding.remedy) == (Level.WARNING, True)
-    wide = examine(lab, harvest=Harvest("harvest", max_nodes=8))
-    assert not [each for each in wide if "each pilot holds" in each.what]
-
-
 # With accounting
 
 

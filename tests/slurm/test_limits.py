@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from malletrain.domain.errors import ClusterUnavailable
 from malletrain.slurm.command import Commands
-from malletrain.slurm.site.held_task_limits import JOB_COUNT_REFRESH_S, KnownJobs, count_jobs
+from malletrain.slurm.site.held_task_limits import JOB_COUNT_REFRESH_S, KnownJobs, count_jobs, why_full
 
 
 @st.composite
@@ -69,3 +69,8 @@ def test_ended_jobs_count_too_and_slurm_is_asked_seldom() -> None:
     assert [known.count(at_least) for at_least in (3, 20)] == [11, 20]
     now += JOB_COUNT_REFRESH_S
     assert known.count(3) == 3, "without an answer, those that are seen"
+
+
+@pytest.mark.parametrize(("known", "most", "full"), [(8999, 10000, False), (9000, 10000, True), (5, 0, False)])
+def test_a_nearly_full_queue_gets_no_more_held_tasks(known: int, most: int, full: bool) -> None:
+    assert bool(why_full(known, most)) is full

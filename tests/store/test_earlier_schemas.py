@@ -15,6 +15,7 @@ from malletrain.loop.ledger import Ledger
 from malletrain.store import schema as t
 from malletrain.store.journal import SqliteJournal, read_events
 from malletrain.store.views import StoreViews
+from tests.store.folded_anew import PROJECTIONS, fold_anew
 
 FOLDER = Path(__file__).with_name("journals")
 EARLIER = sorted(int(path.stem.removeprefix("schema")) for path in FOLDER.iterdir())
@@ -31,7 +32,7 @@ def tables(path: Path) -> dict[str, Sequence[object]]:
     with closing(sqlite3.connect(path)) as connection:
         return {
             table.name: connection.execute(f"SELECT * FROM {table.name} ORDER BY 1, 2").fetchall()
-            for table in (t.event, *t.PROJECTIONS)
+            for table in (t.event, *PROJECTIONS)
         }
 
 
@@ -44,7 +45,7 @@ def test_it_is_brought_up_to_date_and_folds_to_the_same_tables(schema: int, tmp_
         assert [(event.seq, event.at, str(event.kind), event.job, event.pilot) for event in events] == before
         assert not [event for event in events if isinstance(event.payload, UnknownFact)]
         migrated = tables(path)
-        assert journal.rebuild() == len(events) == 36
+        assert fold_anew(journal) == len(events) == 36
         assert tables(path) == migrated
     ledger = Ledger()
     ledger.apply(events)
@@ -66,6 +67,6 @@ def test_all_of_them_come_to_the_same_tables(tmp_path: Path) -> None:
     for schema in EARLIER:
         path = written_by(schema, tmp_path / f"{schema}.db")
         with SqliteJournal(path) as journal:
-            journal.rebuild()
+            fold_anew(journal)
         found.append({name: rows for name, rows in tables(path).items() if name != "event"})
     assert all(each == found[-1] for each in found)

@@ -21,6 +21,7 @@ from malletrain.store.database import reader_engine
 from malletrain.store.folding import days
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.views import StoreViews
+from tests.store.folded_anew import PROJECTIONS, fold_anew
 from tests.world import announced, data_of, event_of
 
 K = EventKind
@@ -95,7 +96,7 @@ def test_a_story_is_told_in_one_row(journal: SqliteJournal, views: StoreViews) -
 def test_a_diverged_loss_is_shown_as_text(journal: SqliteJournal, views: StoreViews) -> None:
     journal.append([job(), ev(1, K.METRIC, name="loss", value=float("nan"))])
     kept = views.job(1)
-    journal.rebuild()
+    fold_anew(journal)
     assert kept == views.job(1)
     assert kept is not None
     assert kept.metrics == {"loss": "nan"}
@@ -119,7 +120,7 @@ def test_a_refusal_of_slurms_is_the_jobs_reason_until_it_is_over(journal: Sqlite
     assert refused is not None
     assert refused.reason == "Slurm refuses its pilots: Invalid user id"
     journal.append([ev(3, K.STARTS_REFUSED, refused=False)])
-    journal.rebuild()
+    fold_anew(journal)
     accepted = views.job(1)
     assert accepted is not None
     assert accepted.reason == ""
@@ -260,7 +261,7 @@ def _tables(path: Path) -> dict[str, list[tuple[Any, ...]]]:
     with engine.begin() as connection:
         found = {
             table.name: [tuple(row) for row in connection.execute(select(table).order_by(*table.primary_key))]
-            for table in t.PROJECTIONS
+            for table in PROJECTIONS
         }
     engine.dispose()
     return found
@@ -277,7 +278,7 @@ def test_folding_anew_gives_the_rows_that_were_kept(
         for start, end in itertools.pairwise(edges):
             journal.append(story[start:end])
         kept = _tables(path)
-        assert journal.rebuild() == len(story)
+        assert fold_anew(journal) == len(story)
         assert _tables(path) == kept
 
 
@@ -364,7 +365,7 @@ def test_what_a_check_of_its_script_found_is_in_the_jobs_row(tmp_path: Path) -> 
             alike, other = views.script_check(1001, digest), views.script_check(1002, digest)
         finally:
             views.close()
-        assert journal.rebuild() == 5
+        assert fold_anew(journal) == 5
     assert first is not None and second is not None and third is not None
     assert (first.check_verdict, first.check_text, first.check_digest) == ("different", text, digest)
     assert first.fixed_nodes == 2

@@ -22,6 +22,7 @@ from malletrain.store.errors import StoreError
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.upkeep import DAY_S, Retention, Upkeep
 from malletrain.store.views import StoreViews
+from tests.store.folded_anew import PROJECTIONS, fold_anew
 from tests.world import announced, data_of, event_of
 
 K = EventKind
@@ -52,7 +53,7 @@ def shown(path: Path) -> dict[str, Any]:
     views.close()
     engine = reader_engine(path)
     with engine.begin() as connection:
-        for table in t.PROJECTIONS:
+        for table in PROJECTIONS:
             rows[table.name] = [tuple(r) for r in connection.execute(select(table).order_by(*table.primary_key))]
     engine.dispose()
     return rows
@@ -120,7 +121,7 @@ def test_upkeep_changes_nothing_that_is_shown(
         for name in before:
             if name != "job":
                 assert kept[name] == before[name], name
-        journal.rebuild()
+        fold_anew(journal)
         again = shown(journal.path)
         for name in again:
             assert _rounded(again[name]) == _rounded(kept[name]), name
@@ -147,7 +148,7 @@ def test_the_jobs_own_count_stays(journal: SqliteJournal) -> None:
     before = shown(journal.path)
     assert before["jobs"][0].samples == 1900
     assert Upkeep(journal, Retention(windows_s=0)).tend(START + DAY_S).merged == 38
-    journal.rebuild()
+    fold_anew(journal)
     assert shown(journal.path) == before
 
 
@@ -167,7 +168,7 @@ def test_old_jobs_events_are_deleted_and_their_rows_stay(journal: SqliteJournal)
     assert [e.job for e in journal.read()] == [2, 2]
     after = shown(journal.path)
     assert (after["jobs"], after["usage"]) == (before["jobs"], before["usage"])
-    journal.rebuild()
+    fold_anew(journal)
     assert shown(journal.path) == after
     views = StoreViews(journal.path)
     assert views.next_job_id() == 3, "a number is never given twice"

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from malletrain.domain import event as kinds
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import Event
 from malletrain.wire.messages import Seat
 
 
@@ -182,14 +182,6 @@ GENERATION_BLOCK = 1000
 #: After a restart, generation numbers continue this far beyond the last one on record, so that none is reused.
 GENERATION_GAP = 1000
 
-#: The kinds of events that `last_worlds` goes by.
-WORLD_KINDS = (
-    EventKind.JOB_ANNOUNCED,
-    EventKind.GENERATIONS_RESERVED,
-    EventKind.GENERATION,
-    EventKind.SWITCHED,
-)
-
 
 @dataclass(slots=True)
 class LastWorlds:
@@ -203,8 +195,7 @@ class LastWorlds:
 
 
 def last_worlds(events: Iterable[Event], before: Mapping[int, LastWorlds] | None = None) -> dict[int, LastWorlds]:
-    """Folds events of `WORLD_KINDS`, in order, by job; others change nothing. `before`: what the events before them
-    gave."""
+    """Folds events, in order, by job. `before`: what the events before them gave."""
     found = {job: replace(worlds) for job, worlds in (before or {}).items()}
     for event in events:
         if event.job is None:

@@ -39,7 +39,8 @@ class AccountUsage:
         seconds = end - begin
         if seconds <= 0:
             return
-        self.fading[account] = self.fading.get(account, 0.0) + seconds
+        faded = 0.5 ** ((self.faded_at - end) / USAGE_HALF_LIFE_S)  # 1, but for what is told late
+        self.fading[account] = self.fading.get(account, 0.0) + faded * seconds
         self.by_job[job] = self.by_job.get(job, 0.0) + seconds
         days = self.by_day.setdefault(account, {})
         last = int(end // DAY_S)

@@ -59,9 +59,7 @@ def hole_events(
     ended: dict[bool, list[str]] = {True: [], False: []}
     at = snapshot.taken_at
     blind = last_look is None or at - last_look > BLIND_S
-    of_main = {
-        name for job in snapshot.holding if job.partition != rules.harvest_partition for name in job.nodes
-    }  # fmt: skip
+    of_main = {name for job in snapshot.holding if job.partition != rules.harvest_partition for name in job.nodes}
     for node in snapshot.nodes:
         if not rules.may_harvest(node.name) or rules.harvest_partition not in node.partitions:
             continue

@@ -17,9 +17,11 @@ from malletrain.slurm.formats.states import STRENGTH, job_state, node_state
 
 #: Fields of a job that are lists of nodes, and what Slurm calls them.
 _NODE_LISTS = {
-    "nodes": "NodeList", "planned_nodes": "SchedNodeList", "required_nodes": "ReqNodeList",
+    "nodes": "NodeList",
+    "planned_nodes": "SchedNodeList",
+    "required_nodes": "ReqNodeList",
     "excluded_nodes": "ExcNodeList",
-}  # fmt: skip
+}
 
 #: By name: a row, and the node that was made of it.
 MadeNodes = dict[str, tuple[NodeRecord, Node]]
@@ -84,18 +86,9 @@ def node(row: NodeRecord, warnings: Warnings | None = None) -> Node:
         warnings.add(f"unknown node state {unknown[0][:40]!r}", row.name)
     if row.cpus_alloc > 0 and state in (NodeState.IDLE, NodeState.PLANNED):
         state = NodeState.MIXED
-    return Node(
-        row.name,
-        state,
-        row.partitions,
-        row.cpus,
-        row.memory_mib,
-        row.gres,
-        row.features,
-        row.weight,
-        flags,
-        row.reason,
-    )
+    values = row._asdict()
+    del values["cpus_alloc"]
+    return Node(**values | {"state": state, "flags": flags})
 
 
 def _made(row: NodeRecord, warnings: Warnings, made: MadeNodes) -> Node:

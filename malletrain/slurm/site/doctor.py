@@ -12,11 +12,11 @@ from pathlib import Path
 
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.slurm.command import Commands
-from malletrain.slurm.formats import sdiag, text
+from malletrain.slurm.formats import sdiag
 from malletrain.slurm.site import account_checks, held_task_limits, site_facts
 from malletrain.slurm.site.partition_checks import check_harvest_partition, longest_pilot_s
 from malletrain.slurm.site.power_saving import check_power
-from malletrain.slurm.site.site_facts import ERROR, OK, WARNING, Finding, Harvest, PartitionFacts, SiteFacts, findings
+from malletrain.slurm.site.site_facts import ERROR, WARNING, Finding, Harvest, PartitionFacts, SiteFacts
 from malletrain.wire import munge
 from malletrain.wire.errors import WireError
 
@@ -25,10 +25,6 @@ OLDEST_RELEASE = (20, 11)
 
 #: Clocks that differ by more make holes and limits wrong.
 CLOCK_TOLERANCE_S = 2.0
-
-#: Nodes from which on the doctor advises multi-node pilots: slurmctld tries a blocked main job against every pilot,
-#: .4 to 3 ms each at 10,000 nodes (python -m scripts.bench.controller_cycles).
-LARGE_CLUSTER_NODES = 1000
 
 #: Fewer held tasks of a job than this are worth a word.
 FEW_TASKS = 16
@@ -66,9 +62,7 @@ def examine(
     except site_facts.RecordsHidden as error:
         return error.findings
     except ClusterUnavailable as error:
-        return (
-            Finding(ERROR, f"Slurm does not answer: {error}", "check `scontrol ping`, SLURM_CONF and munge here"),
-        )
+        return (Finding.error(f"Slurm does not answer: {error}", "check `scontrol ping`, SLURM_CONF and munge here"),)
     found = [
         *_release(facts),
         *_partition(facts, harvest, max_pilot_s),
@@ -83,16 +77,16 @@ def examine(
         try:
             found.extend(check(commands, facts, harvest))
         except (ClusterUnavailable, InvalidInput) as error:
-            found.append(Finding(WARNING, f"could not be checked: {error}", "run the command named here yourself"))
+            found.append(Finding.warning(f"could not be checked: {error}", "run the command named here yourself"))
     return (*found, *_arrays(facts), *_settings(facts))
 
 
 def _release(facts: SiteFacts) -> Iterator[Finding]:
-    said, fits = f"Slurm {facts.version}, cluster {facts.cluster}", facts.release >= OLDEST_RELEASE
-    return findings([
-        (fits, OK, said, ""),
-        (not fits, ERROR, f"{said}: not a release that is supported", "upgrade to 20.11 or later"),
-    ])  # fmt: skip
+    said = f"Slurm {facts.version}, cluster {facts.cluster}"
+    if facts.release >= OLDEST_RELEASE:
+        yield Finding.ok(said)
+    else:
+        yield Finding.error(f"{said}: not a release that is supported", "upgrade to 20.11 or later")
 
 
 def _partition(facts: SiteFacts, harvest: Harvest, max_pilot_s: float) -> Iterator[Finding]:
@@ -101,18 +95,15 @@ def _partition(facts: SiteFacts, harvest: Harvest, max_pilot_s: float) -> Iterat
     mine = facts.partitions.get(harvest.partition)
     if mine is None:
         return
-    nodes, most_s = len(mine.nodes), longest_pilot_s(facts, harvest)
+    most_s = longest_pilot_s(facts, harvest)
     key = "MaxTime" if most_s == mine.max_time_s else "the QOS's MaxWall"
-    yield from findings([
-        (all(finding.level is not ERROR for finding in wrong), OK,
-         f"partition {mine.name}: {nodes} nodes, tier {mine.tier}, gives way to others", ""),
-        (nodes >= LARGE_CLUSTER_NODES and harvest.max_nodes == 1, WARNING,
-         f"each pilot holds one of {nodes} nodes, and slurmctld tries a blocked main job against each",
-         "remove pilot.max_nodes = 1: beyond pool.max_pilots nodes, pilots then hold several"),
-        (most_s is not None and most_s < max_pilot_s, WARNING,
-         f"{key} of {mine.name} is {(most_s or 0) / 60:g} min, pilots may ask for {max_pilot_s / 60:g} min",
-         f"set pilot.max_minutes = {int((most_s or 0) // 60)}, or raise {key}"),
-    ])  # fmt: skip
+    if all(finding.level is not ERROR for finding in wrong):
+        yield Finding.ok(f"partition {mine.name}: {len(mine.nodes)} nodes, tier {mine.tier}, gives way to others")
+    if most_s is not None and most_s < max_pilot_s:
+        yield Finding.warning(
+            f"{key} of {mine.name} is {(most_s or 0) / 60:g} min, pilots may ask for {max_pilot_s / 60:g} min",
+            f"set pilot.max_minutes = {int((most_s or 0) // 60)}, or raise {key}",
+        )
 
 
 def preemptible_partitions(facts: SiteFacts, harvest: str) -> list[tuple[PartitionFacts, list[PartitionFacts]]]:
@@ -131,22 +122,26 @@ def check_main_partitions(facts: SiteFacts, harvest: str, deliberate: Collection
     not say whether that was so before there was a harvest partition."""
     found = preemptible_partitions(facts, harvest)
     for victim, preemptors in found:
-        name, meant = victim.name, victim.name in deliberate
+        name = victim.name
         whose = f"are {_effect(victim)} for jobs of " + ", ".join(f"{p.name} (tier {p.tier})" for p in preemptors)
-        yield from findings([
-            (meant, OK,
-             f"jobs of main partition {name} {whose}: slurm.preemptible_partitions says that they may be", ""),
-            (not meant, ERROR, f"main jobs preempt each other: jobs of {name} (tier {victim.tier}, PreemptMode="
-             f"{victim.preempt_mode}) {whose}",
-             f"set PreemptMode=OFF on partition {name} in slurm.conf and run `scontrol reconfigure`; where that "
-             "is meant, as on a site that had it before, name it in slurm.preemptible_partitions"),
-        ])  # fmt: skip
+        if name in deliberate:
+            said = f"jobs of main partition {name} {whose}: slurm.preemptible_partitions says that they may be"
+            yield Finding.ok(said)
+        else:
+            yield Finding.error(
+                f"main jobs preempt each other: jobs of {name} (tier {victim.tier}, PreemptMode="
+                f"{victim.preempt_mode}) {whose}",
+                f"set PreemptMode=OFF on partition {name} in slurm.conf and run `scontrol reconfigure`; where that "
+                "is meant, as on a site that had it before, name it in slurm.preemptible_partitions",
+            )
     unknown = sorted(set(deliberate) - {p.name for p in facts.main_partitions(harvest)})
-    yield from findings([
-        (unknown, WARNING, f"slurm.preemptible_partitions names {', '.join(unknown)}: no main partition",
-         "take it out, or correct its name"),
-        (not found and facts.preempt_type.endswith("/partition_prio"), OK, "no main job preempts another", ""),
-    ])  # fmt: skip
+    if unknown:
+        yield Finding.warning(
+            f"slurm.preemptible_partitions names {', '.join(unknown)}: no main partition",
+            "take it out, or correct its name",
+        )
+    if not found and facts.preempt_type.endswith("/partition_prio"):
+        yield Finding.ok("no main job preempts another")
 
 
 def _effect(partition: PartitionFacts) -> str:
@@ -157,13 +152,13 @@ def _effect(partition: PartitionFacts) -> str:
 def _clock(facts: SiteFacts, began: float, now: float) -> Finding:
     """slurmctld told its time between these two moments: its commands may have taken their time."""
     if facts.asked_at is None:
-        return Finding(WARNING, "slurmctld's clock could not be read", "compare `date` on both machines")
+        return Finding.warning("slurmctld's clock could not be read", "compare `date` on both machines")
     least, most = began - facts.asked_at - 1, now - facts.asked_at  # slurmctld answers in whole seconds
     if least > CLOCK_TOLERANCE_S or most < -CLOCK_TOLERANCE_S:
         ahead = began - facts.asked_at if least > 0 else most
         what = f"the clock here is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} slurmctld's"
-        return Finding(ERROR, what, "synchronise both (chrony, ntpd): the ends of holes are absolute times")
-    return Finding(OK, "the clock here agrees with slurmctld's")
+        return Finding.error(what, "synchronise both (chrony, ntpd): the ends of holes are absolute times")
+    return Finding.ok("the clock here agrees with slurmctld's")
 
 
 def _munge(facts: SiteFacts) -> Finding:
@@ -171,10 +166,10 @@ def _munge(facts: SiteFacts) -> Finding:
     try:
         credential = munge.decode(munge.encode(b"malletrain-doctor", socket), socket)
     except WireError as error:
-        return Finding(ERROR, f"munge does not work here: {error}", "start munged with the cluster's key")
+        return Finding.error(f"munge does not work here: {error}", "start munged with the cluster's key")
     if credential.uid != os.getuid():
-        return Finding(ERROR, "munge vouches for another user than this one", "check munged and user namespaces")
-    return Finding(OK, "munge works")
+        return Finding.error("munge vouches for another user than this one", "check munged and user namespaces")
+    return Finding.ok("munge works")
 
 
 def _apart(commands: Commands, facts: SiteFacts, harvest: Harvest, socket: str) -> Iterator[Finding]:
@@ -185,44 +180,48 @@ def _apart(commands: Commands, facts: SiteFacts, harvest: Harvest, socket: str) 
         why = "its owner has no name here" if isinstance(error, KeyError) else os.strerror(error.errno or 0)
         what = f"the actuator's socket {socket} cannot be looked at ({why}): nothing is started"
         remedy = "systemctl enable --now malletrain-actuator; run the doctor as the user of malletraind"
-        yield Finding(ERROR, what, remedy)
+        yield Finding.error(what, remedy)
         return
     yield from _rights(commands, facts, harvest, owner)
     me = site_facts.user_name()
     if me == owner:
         what = f"{me} runs the listener and the actuator: the two processes have the same rights"
         remedy = "run malletrain-actuator as a user of its own (site-configs/systemd/malletrain-actuator.service)"
-        yield Finding(ERROR, what, remedy)
+        yield Finding.error(what, remedy)
     elif facts.accounting and me not in (facts.slurm_user, "root"):
         level, coordinated = site_facts.standing(commands, me)
-        too_many = level in _ADMINS or harvest.account in coordinated
-        yield from findings([
-            (too_many, WARNING, f"{me}, who listens on the network, has rights in Slurm too: the actuator's suffice",
-             f"sacctmgr delete coordinator account={harvest.account} names={me}"),
-            (not too_many, OK, f"{me}, who listens on the network, has no rights in Slurm but to look", ""),
-        ])  # fmt: skip
+        if level in _ADMINS or harvest.account in coordinated:
+            yield Finding.warning(
+                f"{me}, who listens on the network, has rights in Slurm too: the actuator's suffice",
+                f"sacctmgr delete coordinator account={harvest.account} names={me}",
+            )
+        else:
+            yield Finding.ok(f"{me}, who listens on the network, has no rights in Slurm but to look")
 
 
 def _rights(commands: Commands, facts: SiteFacts, harvest: Harvest, me: str = "") -> Iterator[Finding]:
     me = me or site_facts.user_name()
     if me in (facts.slurm_user, "root"):
         remedy = "run the daemon as a user of its own that coordinates the harvest account"
-        yield Finding(WARNING, f"{me} has every right in Slurm: more than is needed", remedy)
+        yield Finding.warning(f"{me} has every right in Slurm: more than is needed", remedy)
         return
     if not facts.accounting:
         remedy = "use `malletraind --user` for one researcher, or set up slurmdbd and a coordinator"
-        yield Finding(WARNING, f"without accounting (slurmdbd) {me} can steer jobs of its own only", remedy)
+        yield Finding.warning(f"without accounting (slurmdbd) {me} can steer jobs of its own only", remedy)
         return
     level, coordinated = site_facts.standing(commands, me)
-    admin, fits = level in _ADMINS, bool(harvest.account) and harvest.account in coordinated
-    yield from findings([
-        (admin, WARNING, f"{me} is {level.lower()}: that overrides MaxTime and staff holds silently",
-         "a coordinator of the harvest account suffices, and cannot touch other jobs"),
-        (fits and not admin, OK, f"{me} coordinates account {harvest.account}", ""),
-        (not fits and not admin, ERROR,
-         f"{me} may not steer pilots of others: it does not coordinate account {harvest.account or '(none)'}",
-         f"sacctmgr add coordinator account={harvest.account or 'ACCOUNT'} names={me}"),
-    ])  # fmt: skip
+    if level in _ADMINS:
+        yield Finding.warning(
+            f"{me} is {level.lower()}: that overrides MaxTime and staff holds silently",
+            "a coordinator of the harvest account suffices, and cannot touch other jobs",
+        )
+    elif harvest.account and harvest.account in coordinated:
+        yield Finding.ok(f"{me} coordinates account {harvest.account}")
+    else:
+        yield Finding.error(
+            f"{me} may not steer pilots of others: it does not coordinate account {harvest.account or '(none)'}",
+            f"sacctmgr add coordinator account={harvest.account or 'ACCOUNT'} names={me}",
+        )
 
 
 def _user_ids(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
@@ -236,17 +235,25 @@ def _user_ids(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterato
     late, missing = ([name for name in unknown if (here[name] is None) is none] for none in (False, True))
     differing = ((name, uid, here[name]) for name, uid in ids.items() if name not in unknown)
     other = [f"{name} ({uid} there, {own} here)" for name, uid, own in differing if own not in (None, uid)]
-    yield from findings([
-        (late, ERROR, f"slurmctld has no user id for {', '.join(late)} and refuses them (Invalid user id): sacctmgr "
-         "named them before they were made",
-         "see that they exist on slurmctld's host (`id NAME`), then `scontrol reconfigure` there"),
-        (other, ERROR, f"user ids differ between slurmctld's host and this one: {', '.join(other)}",
-         "give each user the same id on all machines, then `scontrol reconfigure`"),
-        (missing, WARNING, f"account {harvest.account} has users that do not exist: {', '.join(missing)}",
-         "make them on all machines, then `scontrol reconfigure`; or `sacctmgr delete user NAME "
-         f"account={harvest.account}`"),
-        (ids and not (late or other or missing), OK, f"slurmctld has the user ids of account {harvest.account}", ""),
-    ])  # fmt: skip
+    if late:
+        yield Finding.error(
+            f"slurmctld has no user id for {', '.join(late)} and refuses them (Invalid user id): sacctmgr "
+            "named them before they were made",
+            "see that they exist on slurmctld's host (`id NAME`), then `scontrol reconfigure` there",
+        )
+    if other:
+        yield Finding.error(
+            f"user ids differ between slurmctld's host and this one: {', '.join(other)}",
+            "give each user the same id on all machines, then `scontrol reconfigure`",
+        )
+    if missing:
+        yield Finding.warning(
+            f"account {harvest.account} has users that do not exist: {', '.join(missing)}",
+            "make them on all machines, then `scontrol reconfigure`; or `sacctmgr delete user NAME "
+            f"account={harvest.account}`",
+        )
+    if ids and not (late or other or missing):
+        yield Finding.ok(f"slurmctld has the user ids of account {harvest.account}")
 
 
 def _user_id(name: str) -> int | None:
@@ -261,7 +268,7 @@ def _privacy(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator
     sees_all = site_facts.sees_all(commands, facts, me) if facts.hidden else True
     yield from site_facts.check_sight(replace(facts, sees_all=sees_all), me)
     if facts.hidden and sees_all:
-        yield Finding(OK, f"PrivateData={','.join(facts.hidden)} hides nothing from {me}")
+        yield Finding.ok(f"PrivateData={','.join(facts.hidden)} hides nothing from {me}")
 
 
 def _doors(commands: Commands, facts: SiteFacts, harvest: Harvest, max_pilot_s: float) -> Iterator[Finding]:
@@ -273,107 +280,131 @@ def _doors(commands: Commands, facts: SiteFacts, harvest: Harvest, max_pilot_s: 
 
 
 def _weights(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
-    rows = text.nodes(commands.ask(["scontrol", "-a", "-o", "show", "node"]))
-    weights = {row.weight for row in rows if harvest.partition in row.partitions}
+    weights = {node.weight for node in facts.of_partition(harvest.partition)}
     if len(weights) > 1:
         what = (
             f"nodes of {harvest.partition} have Weight {min(weights)} to {max(weights)}: Slurm places a main job "
             "around pilots, on nodes of a higher Weight, before it preempts any"
         )
-        yield Finding(WARNING, what, "raise pool.keep_idle; pilots take nodes of the highest Weight first")
+        yield Finding.warning(what, "raise pool.keep_idle; pilots take nodes of the highest Weight first")
 
 
 def _backfill(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
     seen = sdiag.parse(commands.ask(["sdiag"]), facts.bf_interval_s)
     depth, queued = seen.plan.depth or 0, seen.plan.queue_length or 0
-    ran, cycle_s = seen.plan.last_cycle_at is not None, seen.plan.main_cycle_s or 0.0
-    short = ran and seen.plan.depth is not None and depth < queued
-    yield from findings([
-        (not ran, OK, "backfill has not run since slurmctld started: nothing waits", ""),
-        (short, WARNING, f"backfill does not reach the whole queue: depth {depth} of {queued} "
-         f"(bf_max_job_test={facts.bf_max_job_test}); {harvest.partition} comes last and may never start",
-         f"set bf_max_job_test={-(-2 * queued // 100) * 100} and bf_continue, or "  # queues grow
-         f"bf_max_job_part={max(1, facts.bf_max_job_test // 2)} (it caps the main partitions too)"),
-        (ran and not short, OK, "backfill reaches the whole queue", ""),
-        (cycle_s > 0.5, WARNING, f"slurmctld's main cycle takes {cycle_s:.2f} s",
-         "lower pool.max_pilots, or set [promise] controller_cycle: fewer and wider pilots cost it less"),
-    ])  # fmt: skip
+    cycle_s = seen.plan.main_cycle_s or 0.0
+    if seen.plan.last_cycle_at is None:
+        yield Finding.ok("backfill has not run since slurmctld started: nothing waits")
+    elif seen.plan.depth is not None and depth < queued:
+        yield Finding.warning(
+            f"backfill does not reach the whole queue: depth {depth} of {queued} "
+            f"(bf_max_job_test={facts.bf_max_job_test}); {harvest.partition} comes last and may never start",
+            f"set bf_max_job_test={-(-2 * queued // 100) * 100} and bf_continue, or "  # queues grow
+            f"bf_max_job_part={max(1, facts.bf_max_job_test // 2)} (it caps the main partitions too)",
+        )
+    else:
+        yield Finding.ok("backfill reaches the whole queue")
+    if cycle_s > 0.5:
+        yield Finding.warning(
+            f"slurmctld's main cycle takes {cycle_s:.2f} s",
+            "lower pool.max_pilots, raise pilot.max_nodes, or set [promise] controller_cycle: fewer and wider pilots "
+            "cost it less",
+        )
 
 
 def _headroom(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
     known = held_task_limits.known_jobs(commands)
     share = known / max(1, facts.max_job_count)
     said = f"{known} of at most {facts.max_job_count} jobs (MaxJobCount)"
-    return findings([
-        (share > 0.8, ERROR if share > 0.95 else WARNING,
-         f"{said}: held pilots count too, and main users' submissions would be refused",
-         "raise MaxJobCount in slurm.conf"),
-        (share <= 0.8, OK, said, ""),
-    ])  # fmt: skip
+    if share > 0.8:
+        yield Finding(
+            ERROR if share > 0.95 else WARNING,
+            f"{said}: held pilots count too, and main users' submissions would be refused",
+            "raise MaxJobCount in slurm.conf",
+        )
+    else:
+        yield Finding.ok(said)
 
 
 def _arrays(facts: SiteFacts) -> Iterator[Finding]:
     limits = held_task_limits.limits_of(facts.words)
-    off = facts.max_array_size < 2 or limits.why == "max_array_tasks=0"
-    return findings([
-        (off, ERROR, f"job arrays are off ({limits.why}): pilots are tasks of one", "raise it in slurm.conf"),
-        (not off and limits.most_tasks < FEW_TASKS, WARNING,
-         f"a job has at most {limits.most_tasks} held tasks ({limits.why}), and trains on no more nodes",
-         "raise it in slurm.conf"),
-    ])  # fmt: skip
+    if facts.max_array_size < 2 or limits.why == "max_array_tasks=0":
+        yield Finding.error(f"job arrays are off ({limits.why}): pilots are tasks of one", "raise it in slurm.conf")
+    elif limits.most_tasks < FEW_TASKS:
+        yield Finding.warning(
+            f"a job has at most {limits.most_tasks} held tasks ({limits.why}), and trains on no more nodes",
+            "raise it in slurm.conf",
+        )
 
 
 def _fair_share(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
     if not facts.accounting:
         return
-    qos, answer = harvest.qos, ""
-    if qos:
-        answer = commands.ask(["sacctmgr", "-n", "-P", "show", "qos", qos, "format=name,usagefactor"]).strip()
+    qos = harvest.qos
+    if not qos:
+        yield Finding.warning(
+            "pilots have no QOS of their own: their owners' fair share is charged for harvested nodes",
+            "sacctmgr add qos harvest UsageFactor=0, allow it for the harvest account, set slurm.qos",
+        )
+        return
+    answer = commands.ask(["sacctmgr", "-n", "-P", "show", "qos", qos, "format=name,usagefactor"]).strip()
     factor = answer.partition("\n")[0].partition("|")[2].strip()
-    charged = bool(factor) and float(factor) != 0
-    yield from findings([
-        (not qos, WARNING, "pilots have no QOS of their own: their owners' fair share is charged for harvested nodes",
-         "sacctmgr add qos harvest UsageFactor=0, allow it for the harvest account, set slurm.qos"),
-        (qos and not answer, ERROR, f"QOS {qos} does not exist", f"sacctmgr add qos {qos} UsageFactor=0"),
-        (charged, WARNING, f"QOS {qos} has UsageFactor={factor}: owners' fair share is charged for harvested nodes",
-         f"sacctmgr modify qos {qos} set UsageFactor=0"),
-        (answer and not charged, OK, f"QOS {qos} costs its users no fair share", ""),
-    ])  # fmt: skip
+    if not answer:
+        yield Finding.error(f"QOS {qos} does not exist", f"sacctmgr add qos {qos} UsageFactor=0")
+    elif factor and float(factor) != 0:
+        yield Finding.warning(
+            f"QOS {qos} has UsageFactor={factor}: owners' fair share is charged for harvested nodes",
+            f"sacctmgr modify qos {qos} set UsageFactor=0",
+        )
+    else:
+        yield Finding.ok(f"QOS {qos} costs its users no fair share")
 
 
 def _settings(facts: SiteFacts) -> Iterator[Finding]:
     def word(key: str) -> str:
         return facts.words.get(key, "")
 
-    return findings([
-        (True, OK, "reservations that begin within pilots' limits need flags=IGNORE_JOBS: pilots leave before they "
-         "begin", ""),
-        (word("BurstBufferType"), WARNING, f"burst buffers ({word('BurstBufferType')}) are not supported: a main job "
-         "that stages data in starts when backfill does not plan it",
-         "pilots that ask for one are refused by name; watch preemptions (malletrain_preemptions_total)"),
-        (word("Licenses"), OK,
-         f"licences ({word('Licenses')[:60]}): pilots that ask for any are refused by name", ""),
-        (word("JobSubmitPlugins"), OK,
-         f"job_submit plug-ins ({word('JobSubmitPlugins')}): a task rewritten by one stays held; its owner gets why",
-         ""),
-        ("rl_enable" in site_facts.parameters(word("SlurmctldParameters")), WARNING,
-         "rl_enable limits requests: the daemon makes up to 5 a look and 4 an action, and waits when told to",
-         "exempt its user or host, or leave rl_refill_rate at 10 a second or more"),
-        (facts.min_job_age_s < 60, WARNING,
-         f"MinJobAge is {facts.min_job_age_s:g} s: ended pilots are forgotten before they are asked about",
-         "set MinJobAge=300 (the default)"),
-        (facts.kill_wait_s > 60, WARNING,
-         f"KillWait is {facts.kill_wait_s:g} s: a stuck pilot holds its node so long after its limit",
-         "30 s (the default) suffices"),
-        (word("ProctrackType").endswith(("/linuxproc", "/pgid")), WARNING,
-         f"{word('ProctrackType')}: what a script starts while it is killed is left behind, and Slurm may drain the "
-         'node ("Kill task failed")', "set ProctrackType=proctrack/cgroup"),
-        (facts.over_time_limit_s > 300, WARNING,
-         f"OverTimeLimit is {facts.over_time_limit_s / 60:g} min: pilots may outlive their holes by so much",
-         "set OverTimeLimit=0 for the harvest partition"),
-        (facts.has_epilog or facts.has_prolog, OK,
-         "prolog or epilog are set: each start and end of a pilot costs their time, which is measured", ""),
-        (word("TopologyPlugin").endswith(("/tree", "/block")), WARNING,
-         f"{word('TopologyPlugin')}: Slurm places a job around pilots before it preempts any, on more leaf switches",
-         "set pool.keep_leaves = 1; main jobs that need one leaf use --switches=1, and pilots leave one for them"),
-    ])  # fmt: skip
+    yield Finding.ok("reservations that begin within pilots' limits need flags=IGNORE_JOBS: pilots leave before that")
+    if buffers := word("BurstBufferType"):
+        yield Finding.warning(
+            f"burst buffers ({buffers}) are not supported: a main job that stages data in starts when "
+            "backfill does not plan it",
+            "pilots that ask for one are refused by name; watch preemptions (malletrain_preemptions_total)",
+        )
+    if word("Licenses"):
+        yield Finding.ok(f"licences ({word('Licenses')[:60]}): pilots that ask for any are refused by name")
+    if plugins := word("JobSubmitPlugins"):
+        yield Finding.ok(f"job_submit plug-ins ({plugins}): a task rewritten by one stays held; its owner gets why")
+    if "rl_enable" in site_facts.parameters(word("SlurmctldParameters")):
+        yield Finding.warning(
+            "rl_enable limits requests: the daemon makes up to 5 a look and 4 an action, and waits when told to",
+            "exempt its user or host, or leave rl_refill_rate at 10 a second or more",
+        )
+    if facts.min_job_age_s < 60:
+        yield Finding.warning(
+            f"MinJobAge is {facts.min_job_age_s:g} s: ended pilots are forgotten before they are asked about",
+            "set MinJobAge=300 (the default)",
+        )
+    if facts.kill_wait_s > 60:
+        yield Finding.warning(
+            f"KillWait is {facts.kill_wait_s:g} s: a stuck pilot holds its node so long after its limit",
+            "30 s (the default) suffices",
+        )
+    if (tracking := word("ProctrackType")).endswith(("/linuxproc", "/pgid")):
+        yield Finding.warning(
+            f"{tracking}: what a script starts while it is killed is left behind, and Slurm may drain the node "
+            '("Kill task failed")',
+            "set ProctrackType=proctrack/cgroup",
+        )
+    if facts.over_time_limit_s > 300:
+        yield Finding.warning(
+            f"OverTimeLimit is {facts.over_time_limit_s / 60:g} min: pilots may outlive their holes by so much",
+            "set OverTimeLimit=0 for the harvest partition",
+        )
+    if facts.has_epilog or facts.has_prolog:
+        yield Finding.ok("prolog or epilog are set: each start and end of a pilot costs their time, as is measured")
+    if (topology := word("TopologyPlugin")).endswith(("/tree", "/block")):
+        yield Finding.warning(
+            f"{topology}: Slurm places a job around pilots before it preempts any, on more leaf switches",
+            "set pool.keep_leaves = 1; main jobs that need one leaf use --switches=1, and pilots leave one for them",
+        )

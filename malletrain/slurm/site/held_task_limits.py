@@ -112,6 +112,12 @@ def count_jobs(ids: str) -> int:
     return total
 
 
+def why_full(known: int, max_job_count: int) -> str:
+    """Why no held tasks may be added to so many jobs, or ''."""
+    full = 0 < FULL_QUEUE_SHARE * max_job_count <= known
+    return f"Slurm has {known} of at most {max_job_count} jobs (MaxJobCount)" if full else ""
+
+
 def check_headroom(commands: Commands, limits: HeldTaskLimits, tasks: int) -> None:
     """Check that `tasks` more leave FULL_QUEUE_SHARE of MaxJobCount unexceeded. Raises `TooManyHeldTasks`: they would
     exceed it; `ClusterUnavailable`: Slurm does not answer."""

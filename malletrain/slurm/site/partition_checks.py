@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from malletrain.domain.errors import InvalidInput
 from malletrain.slurm.formats import hostlist, scalars
 from malletrain.slurm.site import site_facts
-from malletrain.slurm.site.site_facts import ERROR, OK, WARNING, Finding, Harvest, PartitionFacts, SiteFacts, findings
+from malletrain.slurm.site.site_facts import ERROR, WARNING, Finding, Harvest, Level, PartitionFacts, SiteFacts
 
 #: A pilot that Slurm may not preempt until so many seconds after its start costs a main job little.
 MAX_EXEMPT_S = 30.0
@@ -29,6 +29,13 @@ _WHOLE: Mapping[str, Callable[[site_facts.NodeFacts], int]] = {
     "mem": lambda node: node.memory_mib,
 }
 
+#: Words of a partition that keep every pilot out: what they mean, and what lets pilots in.
+_GATES = (
+    ("ReqResv", "YES", "every job there needs a reservation", "NO"),
+    ("RootOnly", "YES", "root alone submits there", "NO"),
+    ("MaxNodes", "0", "no job there has a node", "UNLIMITED"),
+)
+
 #: A pilot trains in no less (seconds).
 _SHORTEST_S = 120.0
 
@@ -46,7 +53,7 @@ def _check_partition(facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
         known = ", ".join(sorted(facts.partitions)) or "none"
         what = f"partition {harvest.partition} does not exist (there are: {known})"
         remedy = "add it to slurm.conf with a PriorityTier below all others, or name another in the configuration"
-        yield Finding(ERROR, what, remedy)
+        yield Finding.error(what, remedy)
         return
     yield from _preemption(facts, harvest, mine)
     yield from _settings(facts, harvest, mine)
@@ -60,35 +67,48 @@ def _check_partition(facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
 def _settings(facts: SiteFacts, harvest: Harvest, mine: PartitionFacts) -> Iterator[Finding]:
     name, words, set_it = mine.name, mine.words, f"on partition {mine.name}"
     least, most = _count(words.get("MinNodes", "")) or 0, _count(words.get("MaxNodes", ""))
-    needs_one = "RequiresReservation" in getattr((facts.qos or {}).get(harvest.qos), "flags", ())
-    return findings([
-        (facts.federation, ERROR,
-         f"the cluster is in federation {facts.federation}: its jobs may go to other clusters",
-         "federations are not supported; take the cluster out of it (sacctmgr modify federation)"),
-        (not mine.nodes, ERROR, f"partition {name} has no nodes", "give it Nodes= in slurm.conf"),
-        (mine.state != "UP", ERROR, f"partition {name} is {mine.state or 'in no known state'}",
-         f"scontrol update PartitionName={name} State=UP"),
-        (words.get("ReqResv") == "YES", ERROR,
-         f"partition {name} has ReqResv=YES: every job there needs a reservation", f"set ReqResv=NO {set_it}"),
-        (words.get("RootOnly") == "YES", ERROR, f"partition {name} has RootOnly=YES: root alone submits there",
-         f"set RootOnly=NO {set_it}"),
-        (least > 1, ERROR, f"partition {name} has MinNodes={least}: a pilot of one node never starts",
-         f"set MinNodes=0 {set_it}"),
-        (most == 0, ERROR, f"partition {name} has MaxNodes=0", f"set MaxNodes=UNLIMITED {set_it}"),
-        (most and most < harvest.max_nodes, WARNING,
-         f"partition {name} has MaxNodes={most}: wider pilots never start",
-         f"set pilot.max_nodes = {most}, or MaxNodes=UNLIMITED {set_it}"),
-        (needs_one, ERROR, f"QOS {harvest.qos} requires a reservation",
-         f"sacctmgr modify qos {harvest.qos} set flags-=RequiresReservation"),
-        (not sharing(facts, mine), WARNING,
-         f"no other partition has nodes of {name}: there is nothing to harvest from",
-         "list the main partition's nodes in it"),
-        (mine.max_time_s is not None and mine.max_time_s < _SHORTEST_S, ERROR,
-         f"MaxTime of {name} is {mine.max_time_s or 0:g} s: no pilot can train in that",
-         "set MaxTime of at least 30 minutes"),
-        (mine.grace_s > 60, WARNING, f"GraceTime of {name} is {mine.grace_s:g} s",
-         "pilots leave within seconds; 10 to 30 s suffice, and bound what a stuck one costs"),
-    ])  # fmt: skip
+    qos = (facts.qos or {}).get(harvest.qos)
+    if facts.federation:
+        yield Finding.error(
+            f"the cluster is in federation {facts.federation}: its jobs may go to other clusters",
+            "federations are not supported; take the cluster out of it (sacctmgr modify federation)",
+        )
+    if not mine.nodes:
+        yield Finding.error(f"partition {name} has no nodes", "give it Nodes= in slurm.conf")
+    if mine.state != "UP":
+        state = mine.state or "in no known state"
+        yield Finding.error(f"partition {name} is {state}", f"scontrol update PartitionName={name} State=UP")
+    for key, shut, meaning, opened in _GATES:
+        if words.get(key) == shut:
+            yield Finding.error(f"partition {name} has {key}={shut}: {meaning}", f"set {key}={opened} {set_it}")
+    if least > 1:
+        yield Finding.error(
+            f"partition {name} has MinNodes={least}: a pilot of one node never starts",
+            f"set MinNodes=0 {set_it}",
+        )
+    if most and most < harvest.max_nodes:
+        yield Finding.warning(
+            f"partition {name} has MaxNodes={most}: wider pilots never start",
+            f"set pilot.max_nodes = {most}, or MaxNodes=UNLIMITED {set_it}",
+        )
+    if qos is not None and "RequiresReservation" in qos.flags:
+        yield Finding.error(
+            f"QOS {harvest.qos} requires a reservation",
+            f"sacctmgr modify qos {harvest.qos} set flags-=RequiresReservation",
+        )
+    if not sharing(facts, mine):
+        yield Finding.warning(
+            f"no other partition has nodes of {name}: there is nothing to harvest from",
+            "list the main partition's nodes in it",
+        )
+    if mine.max_time_s is not None and mine.max_time_s < _SHORTEST_S:
+        what = f"MaxTime of {name} is {mine.max_time_s:g} s: no pilot can train in that"
+        yield Finding.error(what, "set MaxTime of at least 30 minutes")
+    if mine.grace_s > 60:
+        yield Finding.warning(
+            f"GraceTime of {name} is {mine.grace_s:g} s",
+            "pilots leave within seconds; 10 to 30 s suffice, and bound what a stuck one costs",
+        )
 
 
 # Preemption
@@ -103,7 +123,7 @@ def _preemption(facts: SiteFacts, harvest: Harvest, mine: PartitionFacts) -> Ite
     else:
         kind, mode = facts.preempt_type or "not set", facts.preempt_mode or "not set"
         what = f"Slurm preempts nothing (PreemptType {kind}, PreemptMode {mode})"
-        yield Finding(ERROR, what, _how_to_preempt(facts, harvest.partition))
+        yield Finding.error(what, _how_to_preempt(facts, harvest.partition))
         return
     yield from _exempt_time(facts, harvest, mine)
     # PreemptParameters=min_exempt_priority (23.11 and later): jobs of that priority and more are not preempted.
@@ -111,7 +131,7 @@ def _preemption(facts: SiteFacts, harvest: Harvest, mine: PartitionFacts) -> Ite
     if least is not None and scalars.number(least) <= _highest_priority(facts):
         what = f"min_exempt_priority={least}: Slurm preempts no pilot of that priority and more"
         remedy = "take min_exempt_priority out of PreemptParameters, or set it above the sum of all PriorityWeight*"
-        yield Finding(ERROR, what, remedy)
+        yield Finding.error(what, remedy)
 
 
 def sharing(facts: SiteFacts, mine: PartitionFacts) -> list[PartitionFacts]:
@@ -121,40 +141,50 @@ def sharing(facts: SiteFacts, mine: PartitionFacts) -> list[PartitionFacts]:
 
 def _by_partition(facts: SiteFacts, mine: PartitionFacts) -> Iterator[Finding]:
     equal = sorted(p.name for p in sharing(facts, mine) if p.tier <= mine.tier)
-    return findings([
-        (mine.preempt_mode not in _FREES, ERROR,
-         f"jobs of partition {mine.name} are not preempted (PreemptMode={mine.preempt_mode or 'OFF'})",
-         f"set PreemptMode=REQUEUE (or CANCEL) on partition {mine.name} in slurm.conf, and leave the global "
-         "PreemptMode as it is"),
-        (equal, ERROR, f"partition {', '.join(equal)} shares nodes with {mine.name} and does not go before it "
-         f"(PriorityTier not above {mine.tier})",
-         f"give {mine.name} a lower PriorityTier than every partition on its nodes (0: below the default)"),
-    ])  # fmt: skip
+    if mine.preempt_mode not in _FREES:
+        yield Finding.error(
+            f"jobs of partition {mine.name} are not preempted (PreemptMode={mine.preempt_mode or 'OFF'})",
+            f"set PreemptMode=REQUEUE (or CANCEL) on partition {mine.name} in slurm.conf, and leave the global "
+            "PreemptMode as it is",
+        )
+    if equal:
+        yield Finding.error(
+            f"partition {', '.join(equal)} shares nodes with {mine.name} and does not go before it "
+            f"(PriorityTier not above {mine.tier})",
+            f"give {mine.name} a lower PriorityTier than every partition on its nodes (0: below the default)",
+        )
 
 
 def _by_qos(facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
     """A partition's PreemptMode has no effect then, and the QOS's own goes before the cluster's."""
-    known = facts.qos or {}
-    own = known.get(harvest.qos)
+    own = None if facts.qos is None else facts.qos.get(harvest.qos)
     mode = (own.preempt_mode if own is not None else "") or facts.preempt_mode
     name = harvest.qos or "harvest"
-    frees = _FREES & set(mode.upper().split(","))
-    lacking = [qos.name for qos in known.values() if qos.name != harvest.qos and harvest.qos not in qos.preempts]
-    names = ",".join(lacking)
-    known_qos = facts.qos is not None
-    return findings([
-        (not frees, ERROR, f"preemption is by QOS, and frees no node of a pilot (PreemptMode={mode or 'OFF'})",
-         f"sacctmgr modify qos {name} set PreemptMode=requeue"),
-        (frees and "GANG" in facts.preempt_mode.split(","), WARNING,
-         f"PreemptMode={facts.preempt_mode}: jobs share nodes in turns, which is not tested with pilots",
-         "take GANG out of PreemptMode, or try pilots on a test system first"),
-        (not known_qos, WARNING, "preemption is by QOS",
-         f"check that the QOS {harvest.qos or 'of the pilots'} is in Preempt= of every other QOS (sacctmgr)"),
-        (known_qos and (not harvest.qos or lacking), ERROR,
-         f"preemption is by QOS, and {names or 'every QOS'} does not preempt {harvest.qos or 'the pilots'}",
-         f"sacctmgr modify qos {names or 'NAME'} set preempt+={name}"),
-        (known_qos and harvest.qos and not lacking, OK, f"every other QOS preempts {harvest.qos}", ""),
-    ])  # fmt: skip
+    if not _FREES & set(mode.upper().split(",")):
+        yield Finding.error(
+            f"preemption is by QOS, and frees no node of a pilot (PreemptMode={mode or 'OFF'})",
+            f"sacctmgr modify qos {name} set PreemptMode=requeue",
+        )
+    elif "GANG" in facts.preempt_mode.split(","):
+        yield Finding.warning(
+            f"PreemptMode={facts.preempt_mode}: jobs share nodes in turns, which is not tested with pilots",
+            "take GANG out of PreemptMode, or try pilots on a test system first",
+        )
+    if facts.qos is None:
+        yield Finding.warning(
+            "preemption is by QOS",
+            f"check that the QOS {harvest.qos or 'of the pilots'} is in Preempt= of every other QOS (sacctmgr)",
+        )
+        return
+    others = (qos for qos in facts.qos.values() if qos.name != harvest.qos)
+    lacking = ",".join(qos.name for qos in others if harvest.qos not in qos.preempts)
+    if lacking or not harvest.qos:
+        yield Finding.error(
+            f"preemption is by QOS, and {lacking or 'every QOS'} does not preempt {harvest.qos or 'the pilots'}",
+            f"sacctmgr modify qos {lacking or 'NAME'} set preempt+={name}",
+        )
+    else:
+        yield Finding.ok(f"every other QOS preempts {harvest.qos}")
 
 
 def _exempt_time(facts: SiteFacts, harvest: Harvest, mine: PartitionFacts) -> Iterator[Finding]:
@@ -203,15 +233,15 @@ def _how_to_preempt(facts: SiteFacts, harvest: str) -> str:
 
 
 def _accounts(mine: PartitionFacts, harvest: Harvest) -> Iterator[Finding]:
-    accounts, of_qos = ("Accounts", "account", harvest.account), ("Qos", "qos", harvest.qos)
-    for what, key, name in (accounts, of_qos):
-        who, allowed = f"{key if key == 'account' else 'QOS'} {name}", mine.allowed(what)
-        if name and not mine.admits(what, name):
-            yield from findings([
-                (allowed, ERROR, f"{who} is not in Allow{what} of {mine.name}",
-                 f"add it, or name one of {allowed} in slurm.{key}"),
-                (not allowed, ERROR, f"{who} is in Deny{what} of {mine.name}", "take it out there"),
-            ])  # fmt: skip
+    for what, key, name in (("Accounts", "account", harvest.account), ("Qos", "qos", harvest.qos)):
+        if not name or mine.admits(what, name):
+            continue
+        who = f"{key if key == 'account' else 'QOS'} {name}"
+        if allowed := mine.allowed(what):
+            remedy = f"add it, or name one of {allowed} in slurm.{key}"
+            yield Finding.error(f"{who} is not in Allow{what} of {mine.name}", remedy)
+        else:
+            yield Finding.error(f"{who} is in Deny{what} of {mine.name}", "take it out there")
 
 
 def _groups(mine: PartitionFacts) -> Iterator[Finding]:
@@ -221,9 +251,9 @@ def _groups(mine: PartitionFacts) -> Iterator[Finding]:
     what = f"only members of group {allowed} may submit to partition {mine.name} (AllowGroups)"
     remedy = f"set AllowGroups=ALL on partition {mine.name}: AllowAccounts says who may use it"
     if any(_has_members(name) for name in allowed.split(",")):
-        yield Finding(WARNING, what, remedy)
+        yield Finding.warning(what, remedy)
     else:
-        yield Finding(ERROR, f"{what}: nobody here", remedy)
+        yield Finding.error(f"{what}: nobody here", remedy)
 
 
 def _has_members(group: str) -> bool:
@@ -251,28 +281,29 @@ def _submitting_nodes(mine: PartitionFacts) -> Iterator[Finding]:
 
 def _sizes(facts: SiteFacts, mine: PartitionFacts) -> Iterator[Finding]:
     """Limits that a whole node exceeds: Slurm holds a pilot there with BadConstraints or MaxMemPerLimit."""
-    nodes = facts.of_partition(mine.name)
-    most_memory = max((node.memory_mib for node in nodes), default=0)
+    nodes, unlimited = facts.of_partition(mine.name), f"UNLIMITED on partition {mine.name}"
     cpus = _count(mine.words.get("MaxCPUsPerNode", ""))
     if cpus is not None:
         what = f"partition {mine.name} has MaxCPUsPerNode={cpus}"
-        remedy = f"set MaxCPUsPerNode=UNLIMITED on partition {mine.name}"
-        yield from _too_large(nodes, _WHOLE["cpu"], cpus, what, remedy, ERROR)
+        yield from _too_large(nodes, _WHOLE["cpu"], cpus, what, f"set MaxCPUsPerNode={unlimited}", ERROR)
     of_socket = _count(mine.words.get("MaxCPUsPerSocket", ""))
     if of_socket is not None and not (nodes and all(n.cpus <= of_socket * max(1, n.sockets) for n in nodes)):
         # 24.11 gives an exclusive job all processors whatever it says.
         what = f"partition {mine.name} has MaxCPUsPerSocket={of_socket}: a pilot takes whole nodes, and may not start"
-        yield Finding(WARNING, what, f"set MaxCPUsPerSocket=UNLIMITED on partition {mine.name}")
+        yield Finding.warning(what, f"set MaxCPUsPerSocket={unlimited}")
     key, limit, where = _memory_limit(facts, mine)
     if limit is not None:
-        per_cpu = key == "MaxMemPerCPU"
-        yield from _too_large(
-            nodes, lambda node: -(-node.memory_mib // (max(1, node.cpus) if per_cpu else 1)), limit,
-            f"{where} has {key}={limit}",
-            f"set MaxMemPerNode={most_memory or 'RealMemory'} on partition {mine.name}, in place of its own limit; "
-            "the global one does not count there then",
-            WARNING,
-        )  # fmt: skip
+        whole = _WHOLE["mem"] if key == "MaxMemPerNode" else _memory_of_cpu
+        most = max((node.memory_mib for node in nodes), default=0) or "RealMemory"
+        remedy = (
+            f"set MaxMemPerNode={most} on partition {mine.name}, in place of its own limit; the global one does not "
+            "count there then"
+        )
+        yield from _too_large(nodes, whole, limit, f"{where} has {key}={limit}", remedy, WARNING)
+
+
+def _memory_of_cpu(node: site_facts.NodeFacts) -> int:
+    return -(-node.memory_mib // max(1, node.cpus))
 
 
 def _memory_limit(facts: SiteFacts, mine: PartitionFacts) -> tuple[str, int | None, str]:
@@ -285,24 +316,19 @@ def _memory_limit(facts: SiteFacts, mine: PartitionFacts) -> tuple[str, int | No
 
 
 def _too_large(
-    nodes: Nodes,
-    whole: Callable[[site_facts.NodeFacts], int],
-    limit: int,
-    what: str,
-    remedy: str,
-    unknown: site_facts.Level,
+    nodes: Nodes, whole: Callable[[site_facts.NodeFacts], int], limit: int, what: str, remedy: str, unknown: Level
 ) -> Iterator[Finding]:
     """The finding on a limit that nodes exceed; `unknown`: its level where no node's size is known."""
     over = sorted(node.name for node in nodes if whole(node) > limit)
     names = ", ".join(over[:_NAMED_NODES])
     more = f" and {len(over) - _NAMED_NODES} more" if over[_NAMED_NODES:] else ""
-    return findings([
-        (over and len(over) < len(nodes), WARNING,
-         f"{what}: no pilot starts on {names}{more}, of which it takes the whole",
-         f"{remedy}; or name these nodes in pool.exclude"),
-        (len(over) == len(nodes), ERROR if over else unknown,
-         f"{what}: a pilot, which takes a node whole, never starts", remedy),
-    ])  # fmt: skip
+    if 0 < len(over) < len(nodes):
+        yield Finding.warning(
+            f"{what}: no pilot starts on {names}{more}, of which it takes the whole",
+            f"{remedy}; or name these nodes in pool.exclude",
+        )
+    elif len(over) == len(nodes):
+        yield Finding(ERROR if over else unknown, f"{what}: a pilot, which takes a node whole, never starts", remedy)
 
 
 def _count(value: str) -> int | None:
@@ -326,11 +352,11 @@ def judged(
     what, remedy = f"{whose} has {key}={value}", f"{modify} set {key}=-1"
     kind, _, tres = key.partition("=")
     if _shuts(kind, tres, value, nodes):
-        yield Finding(ERROR, f"{what}: no pilot starts", remedy)
+        yield Finding.error(f"{what}: no pilot starts", remedy)
     elif kind in site_facts.MOST and tres in _WHOLE:
         yield from _too_large(nodes, _WHOLE[tres], _amount(tres, value), what, remedy, WARNING)
     elif value == "0" and "/" in tres:
-        yield Finding(WARNING, f"{what}: no pilot that asks for {tres} starts", remedy)
+        yield Finding.warning(f"{what}: no pilot that asks for {tres} starts", remedy)
 
 
 def _shuts(kind: str, tres: str, value: str, nodes: Nodes) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.slurm.formats import hostlist, scalars
-from malletrain.slurm.site.site_facts import ERROR, OK, WARNING, Finding, SiteFacts, findings
+from malletrain.slurm.site.site_facts import ERROR, WARNING, Finding, SiteFacts
 
 #: A comma outside brackets.
 _BETWEEN = re.compile(r",(?![^\[]*\])")
@@ -30,22 +30,25 @@ def check_power(facts: SiteFacts, partition: str, include: Collection[str]) -> I
     """Which nodes of the partition are left out, but for those of the lists `include`, and whether each pilot's end
     powers its node down."""
     mine = facts.partitions.get(partition)
-    off_on_idle = mine is not None and _is_on(facts) and mine.words.get("PowerDownOnIdle") == "YES"
     costly = costly_nodes(facts, partition)
     left_out = costly - {name for part in include for name in hostlist.expand(part)}
     all_out = mine is not None and left_out == mine.nodes
-    return findings([
-        (off_on_idle, ERROR, f"partition {partition} has PowerDownOnIdle=YES: a node that a pilot left is powered "
-         "down, and the main job that it left for waits until it has booted",
-         f"set PowerDownOnIdle=NO on partition {partition}"),
-        (left_out, ERROR if all_out else WARNING,
-         f"{len(left_out)} nodes of {partition} are of a cloud or powered down when idle, and not harvested"
-         + (": there are no others" if all_out else ""),
-         f"take them out of Nodes= of {partition}, since a held task that its owner releases boots them; or name "
-         "those that may be harvested in pool.include"),
-        (costly and not left_out, OK,
-         f"{len(costly)} nodes are of a cloud or powered down when idle: pool.include names them", ""),
-    ])  # fmt: skip
+    if mine is not None and _is_on(facts) and mine.words.get("PowerDownOnIdle") == "YES":
+        yield Finding.error(
+            f"partition {partition} has PowerDownOnIdle=YES: a node that a pilot left is powered down, and the main "
+            "job that it left for waits until it has booted",
+            f"set PowerDownOnIdle=NO on partition {partition}",
+        )
+    if left_out:
+        yield Finding(
+            ERROR if all_out else WARNING,
+            f"{len(left_out)} nodes of {partition} are of a cloud or powered down when idle, and not harvested"
+            + (": there are no others" if all_out else ""),
+            f"take them out of Nodes= of {partition}, since a held task that its owner releases boots them; or name "
+            "those that may be harvested in pool.include",
+        )
+    elif costly:
+        yield Finding.ok(f"{len(costly)} nodes are of a cloud or powered down when idle: pool.include names them")
 
 
 def _is_on(facts: SiteFacts) -> bool:

@@ -70,6 +70,18 @@ class Finding:
     what: str
     remedy: str = ""
 
+    @staticmethod
+    def ok(what: str) -> Finding:
+        return Finding(OK, what)
+
+    @staticmethod
+    def warning(what: str, remedy: str) -> Finding:
+        return Finding(WARNING, what, remedy)
+
+    @staticmethod
+    def error(what: str, remedy: str) -> Finding:
+        return Finding(ERROR, what, remedy)
+
 
 def findings(table: Iterable[tuple[object, Level, str, str]]) -> Iterator[Finding]:
     """The findings of those rows that hold: (whether it holds, how bad it is, what is found, what to do)."""
@@ -102,13 +114,14 @@ class PartitionFacts:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """One node: what of it jobs may have, and whether it is one of a cloud."""
+    """One node: what of it jobs may have, whether it is one of a cloud, and its Weight."""
 
     name: str
     cpus: int
     sockets: int
     memory_mib: int
     cloud: bool = False
+    weight: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +199,8 @@ class SiteFacts:
 
     def of_partition(self, name: str) -> tuple[NodeFacts, ...]:
         """The partition's nodes, as far as their sizes are known."""
-        mine = self.partitions[name].nodes
-        return tuple(node for node in self.nodes if node.name in mine)
+        there = self.partitions.get(name)
+        return tuple(node for node in self.nodes if there is not None and node.name in there.nodes)
 
     def enforces(self, what: str) -> bool:
         """Whether Slurm keeps to `associations`, `limits`, ... of accounting (slurm.conf(5))."""
@@ -301,6 +314,7 @@ def parse_nodes(answer: str) -> tuple[NodeFacts, ...]:
             scalars.number(text.word(record, "Sockets"), 1),
             scalars.number(text.word(record, "RealMemory")) - scalars.number(text.word(record, "MemSpecLimit")),
             "CLOUD" in text.word(record, "State").split("+"),
+            scalars.number(text.word(record, "Weight"), 1),
         )
         for record in text.records(answer, "NodeName")
     )

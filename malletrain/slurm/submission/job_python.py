@@ -43,10 +43,7 @@ class Probed(NamedTuple):
 def probe(python: str, environ: Mapping[str, str]) -> Probed:
     """Try a Python here."""
     try:
-        done = subprocess.run(
-            [python, "-P", "-c", PROBE], env=dict(environ), cwd="/", stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, errors="replace", timeout=PROBE_TIMEOUT_S, check=False,
-        )  # fmt: skip
+        done = _run([python, "-P", "-c", PROBE], environ, "/", PROBE_TIMEOUT_S)
     except OSError as error:
         return Probed(python, os.strerror(error.errno or 0))
     except subprocess.TimeoutExpired:
@@ -56,6 +53,23 @@ def probe(python: str, environ: Mapping[str, str]) -> Probed:
     said = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit status {done.returncode}"]
     old = any("unknown option" in line.lower() for line in said)
     return Probed(python, "it is older than 3.11" if old else said[-1].strip()[:200])
+
+
+def _run(
+    command: list[str], environ: Mapping[str, str], cwd: str, timeout_s: float | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command without input, and keep what it prints."""
+    return subprocess.run(
+        command,
+        env=dict(environ),
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=timeout_s,
+        check=False,
+    )
 
 
 def find(environ: Mapping[str, str], chosen: str = "", site: str = "") -> str:
@@ -115,10 +129,7 @@ def checked_here(
     """The digest, verdict and first sentence of a check of `request.to_check`. `warn` is called with what follows for
     the job, if its script is not equal. Raises `InvalidInput`: the job's Python cannot check."""
     command = [request.python, "-P", "-m", CHECK, *request.to_check]
-    done = subprocess.run(
-        command, env=dict(environ), cwd=request.chdir, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        errors="replace", check=False,
-    )  # fmt: skip
+    done = _run(command, environ, request.chdir)
     try:
         found = json.loads(done.stdout)
         digest, verdict, text = str(found["digest"]), str(found["verdict"]), str(found["text"])

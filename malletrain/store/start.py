@@ -1,0 +1,83 @@
+"""What a start reads of the journal: of a long one not every event, since each takes some 20 us to fold.
+
+The newest events are read, all of jobs that were not over before these, and of jobs that were what outlives them:
+what their applications have measured, what their accounts have used (by the table of stays), and how main jobs fared.
+What operators asked for counts always. What starts and changes of size cost is learnt from the newest alone."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from sqlalchemy import ColumnElement, select, union
+
+from malletrain.domain.event import Event, EventKind
+from malletrain.domain.job import ACTIVE_PHASES
+from malletrain.store import schema as t
+from malletrain.store.database import reader_engine, storage_errors
+from malletrain.store.encoding import row_event
+from malletrain.store.journal import READ_BATCH, last_number, read_events
+
+#: So many of the newest events are read whole: those of a day of 10,000 nodes, whose windows of training are merged
+#: after two hours.
+FOLDED_WHOLE = 200_000
+
+#: Accounts' use is asked for by periods of a month at most (seconds).
+_USE_COUNTS_S = 33 * 86_400.0
+
+#: Of older events those of these kinds count, whatever has become of their job.
+_ALWAYS = (
+    EventKind.JOB_ANNOUNCED,
+    EventKind.JOB_CANCELLED,
+    EventKind.JOB_COMPLETED,
+    EventKind.JOB_FAILED,
+    EventKind.JOB_NOTIFIED,
+    EventKind.SAMPLES,
+    EventKind.NODE_AILS,
+    EventKind.MAIN_ARRIVED,
+    EventKind.MAIN_MET,
+    EventKind.DAEMON_STARTED,
+    EventKind.OPERATOR,
+)
+
+#: Account, job, begin and end (Unix seconds) of a pilot's time on a node.
+Stay = tuple[str, int, float, float]
+
+
+def what_counts(path: Path, whole: int = FOLDED_WHOLE) -> tuple[Sequence[Stay], Iterator[Event]]:
+    """The stays whose events are left out, by their end; and the events that count, in order. Nothing may be written
+    to the journal meanwhile. Raises StoreError: it cannot be read."""
+    engine = reader_engine(path, connections=1)
+    try:
+        with storage_errors(path), engine.begin() as connection:
+            newest = last_number(connection) - whole
+            first = select(t.event.c.at).where(t.event.c.seq > newest).order_by(t.event.c.seq).limit(1)
+            since = connection.execute(first).scalar()
+            if since is None or newest <= 0:
+                return (), read_events(path)
+            stay, job = t.stay.c, t.job.c
+            stays = select(job.account, stay.job, stay.started_at, stay.ended_at).join(t.job, job.id == stay.job)
+            counted = (_was_over(since), stay.ended_at > since - _USE_COUNTS_S)
+            found = connection.execute(stays.where(*counted).order_by(stay.ended_at, stay.id)).all()
+            return [tuple(row) for row in found], _events(path, newest, since)
+    finally:
+        engine.dispose()
+
+
+def _was_over(since: float) -> ColumnElement[bool]:
+    """Whether a job was over by then, and holds no node any more."""
+    active = select(t.pilot.c.job).where(t.pilot.c.phase.in_(ACTIVE_PHASES))
+    return (t.job.c.ended_at < since) & t.job.c.id.not_in(active)
+
+
+def _events(path: Path, newest: int, since: float) -> Iterator[Event]:
+    event = t.event.c
+    others = select(t.job.c.id).where(_was_over(since))
+    mine = select(event.seq).where(event.job.in_(select(t.job.c.id).where(t.job.c.id.not_in(others))))
+    always = select(event.seq).where(event.kind.in_(_ALWAYS))
+    query = select(t.event).where(event.seq <= newest, event.seq.in_(union(mine, always))).order_by(event.seq)
+    engine = reader_engine(path, connections=1)
+    try:
+        with storage_errors(path), engine.begin() as connection:
+            yield from map(row_event, connection.execution_options(yield_per=READ_BATCH).execute(query))
+    finally:
+        engine.dispose()
+    yield from read_events(path, after=newest)
