@@ -79,7 +79,10 @@ def _nodes(path: Path) -> list[NodeRecord]:
 def _jobs(path: Path) -> list[JobRecord]:
     if _is_json(path):
         return json_shapes.jobs(_load(path), str(path))
-    return saved_tables.jobs(_printed(path), str(path))
+    content = _printed(path)
+    if content.lstrip().startswith("JobId="):
+        return _naming(path, lambda: text.jobs(content))
+    return saved_tables.jobs(content, str(path))
 
 
 def _reservations(path: Path) -> list[ReservationRecord]:

@@ -57,7 +57,7 @@ def test_reservations() -> None:
 
 @given(st.text(max_size=200))
 def test_noise_is_refused_or_empty(noise: str) -> None:
-    for parse in (text.nodes, text.reservations):
+    for parse in (text.nodes, text.reservations, text.jobs):
         try:
             assert isinstance(parse(noise), list)
         except InvalidInput as error:
