@@ -12,7 +12,6 @@ prints what folding an event of a pilot's end takes where so many pilots of one 
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import os
