@@ -18,7 +18,7 @@ from malletrain.domain.job import JobView, PilotPhase
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState, Snapshot
 from malletrain.loop.ledger import Ledger
 from malletrain.sizing.objective import Objective
-from malletrain.sizing.policy import Need, Policy
+from malletrain.sizing.policy import Policy
 
 #: What a pilot that does not count stands on: its node is to be given back.
 _GIVEN_UP = "given-up"
@@ -67,7 +67,6 @@ def _again(
         used=ledger.used(now) if rules.objective is Objective.FAIR else {},
         spent=ledger.spent(rules.budgets, now),
         known=ledger.known(),
-        supply=ledger.pool.supply(rules) if Need.DEADLINES in policy.needs else (),
     )
     # The reserve and the limit on pilots are in the number of nodes already.
     plain = replace(

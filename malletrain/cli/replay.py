@@ -381,10 +381,10 @@ def _bar(names: list[str]) -> Iterator[Progress | None]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        tasks = [bars.add_task(name, total=1.0) for name in names]
+        tasks = [bars.add_task(name, total=None) for name in names]  # how far, the first part says
 
         def tell(shares: list[float]) -> None:
             for task, share in zip(tasks, shares, strict=True):
-                bars.update(task, completed=share)
+                bars.update(task, total=1.0 if share else None, completed=share)
 
         yield tell

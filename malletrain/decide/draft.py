@@ -48,7 +48,6 @@ class Situation:
     known: Mapping[int, JobKnowledge] = field(default_factory=dict)  #: of each job that is profiled
     open_holes: Mapping[str, float] = field(default_factory=dict)  #: since when, where pilots are wide
     resting: Mapping[str, str] = field(default_factory=dict)  #: nodes and `job 7` where pilots did not start, and why
-    supply: tuple[int, ...] = ()  #: equally likely numbers of nodes to come, where jobs have deadlines
     slow: Mapping[int, tuple[Straggler, ...]] = field(default_factory=dict)  #: by job, who holds up the others
     #: By job, nodes on which its workers were slow, or its pilots did not start lately, and why.
     avoided: Mapping[int, Mapping[str, str]] = field(default_factory=dict)

@@ -80,7 +80,6 @@ def learn_and_size(draft: Draft) -> Decided:
         alpha=alpha_of(rules.objective, rules.alpha),
         constraints=limits + budgets.caps,
         budgets=budgets.left,
-        supply=situation.supply,
     )
     advice = advice_for(problem, training, known, now, rules.probing, draft.cache.rows)
     draft.class_of = _classes_of_nodes(draft, training)

@@ -346,9 +346,8 @@ def _candidates(
     wanted |= {k for m in windows for f in (1, 2, 4, 8, 16, 32) for k in (m // f, m * f) if k}
     near = {min(sizes, key=lambda s: (abs(s - k), s)) for k in wanted}
     return sorted(
-        k for k in near
-        if k <= most and windows.get(k, 0) < rules.windows and tries.get(k, 0) < MAX_TRIES_PER_SIZE
-    )  # fmt: skip
+        k for k in near if k <= most and windows.get(k, 0) < rules.windows and tries.get(k, 0) < MAX_TRIES_PER_SIZE
+    )
 
 
 def _thinned(sizes: Sequence[int], candidates: Sequence[int], fit: CurveFit) -> list[int]:

@@ -59,10 +59,12 @@ class Points:
 
     def and_also(self, others: Points) -> Points:
         """These first, then the others."""
-        return Points(*(
-            np.concatenate((getattr(self, name), getattr(others, name)))
-            for name in ("nodes", "level", "variance", "owner")
-        ))  # fmt: skip
+        return Points(
+            *(
+                np.concatenate((getattr(self, name), getattr(others, name)))
+                for name in ("nodes", "level", "variance", "owner")
+            )
+        )
 
 
 def covariance(first: Points, second: Points, misfit: float) -> Floats:

@@ -44,7 +44,7 @@ from malletrain.loop.trackers.account_usage import (
 )
 from malletrain.loop.trackers.costs import INDEPENDENT_ITEMS, RELAUNCH, TELLING_COSTS, Costs, ReleaseLatency
 from malletrain.loop.trackers.harm_signals import Conduct, HarmSignalTracker
-from malletrain.loop.trackers.hole_history import HoleTracker, SupplyHistory
+from malletrain.loop.trackers.hole_history import HoleTracker
 from malletrain.loop.trackers.jobs_behind import JobsBehind
 from malletrain.loop.trackers.main_jobs import MainJobsMet
 from malletrain.loop.trackers.main_promise import PromiseTracker
@@ -97,7 +97,6 @@ class Ledger:
         self.unstarted = StartBackoff()
         self.paces = StragglerHistory()
         self.submitted = SubmittedWork()
-        self.pool = SupplyHistory()
         self.harm_signals = HarmSignalTracker()
         self.conduct = Conduct()
         self.main_jobs = MainJobsMet()
@@ -117,7 +116,6 @@ class Ledger:
             self.holes.apply(event)
             self.unstarted.apply(event)
             self.paces.apply(event)
-            self.pool.apply(event)
             self.harm_signals.apply(event)
             self.conduct.apply(event)
             self.main_jobs.apply(event)

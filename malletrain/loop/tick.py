@@ -46,7 +46,7 @@ from malletrain.loop.trackers.hole_history import PlannedStarts, hole_events
 from malletrain.loop.waiting_reason import settle, termination, why_silent, why_without_nodes
 from malletrain.sizing.deadlines import admission_refusal
 from malletrain.sizing.objective import Objective
-from malletrain.sizing.policy import Need, Policy
+from malletrain.sizing.policy import Policy
 
 T = TypeVar("T")
 
@@ -100,9 +100,11 @@ class Loop:
         """Why a new job cannot be taken as its owner wants it, or ''."""
         if job.deadline is None:
             return ""
-        pool, views = self.ledger.pool, [view for view in self.views.values() if not view.phase.is_over]
+        without_main = self._pool.without_main if self._pool is not None else 0
+        nodes = max(0, min(without_main - self.rules.keep_idle, self.rules.max_pilots))
+        views = [view for view in self.views.values() if not view.phase.is_over]
         wanted = JobView(job, JobPhase.ANNOUNCED, curve=job.given_curve and plausible(job.given_curve))
-        return admission_refusal(wanted, views, pool.supply(self.rules), pool.seen_s, self._clock.now(), self.policy)
+        return admission_refusal(wanted, views, nodes, self._clock.now(), self.policy)
 
     def waiting(self, job_id: int) -> str:
         """Why a job that could train has no node, or trains nothing on those that it has; "" where it trains, is held
@@ -284,7 +286,6 @@ class Loop:
             snapshot=snapshot, views=self.views, now=now, over_since=self.ledger.over_since(),
             yielded=self._yielded, paused=self.paused, crowded=self.crowded, drained=self.ledger.drained(now),
             used=used, spent=spent,
-            supply=self.ledger.pool.supply(self.rules) if Need.DEADLINES in self.policy.needs else (),
             resting=self.ledger.unstarted.resting(now), slow=self.ledger.paces.slow(),
             avoided=self.ledger.paces.avoided(now), resting_on=self.ledger.unstarted.resting_on(now),
             doubtful=self.ledger.unstarted.doubtful(now),

@@ -12,20 +12,22 @@ In a notebook:
 from __future__ import annotations
 
 from malletrain.domain.job import ResizeCosts
-from malletrain.replay.assumed_placement import AssumedPlacement
-from malletrain.replay.cluster_trace import ClusterTrace, Window, cluster_trace
-from malletrain.replay.engine import Engine
+from malletrain.replay.cluster_trace import Window, cluster_trace
 from malletrain.replay.job_files import read_jobs
 from malletrain.replay.options import Options
-from malletrain.replay.result import Result
-from malletrain.replay.run import Replay, replay
-from malletrain.replay.scoring.figures import Score
-from malletrain.replay.sizer import PolicyChoice, PolicySizer, parse_policy
+from malletrain.replay.run import replay
+from malletrain.replay.sizer import parse_policy
 from malletrain.replay.traces import read_trace
-from malletrain.replay.workload import TrainingJob, mix, training_job
+from malletrain.replay.workload import mix
 
 __all__ = [
-    "AssumedPlacement", "ClusterTrace", "Engine", "Options", "PolicyChoice", "PolicySizer", "Replay",
-    "ResizeCosts", "Result", "Score", "TrainingJob", "Window", "cluster_trace", "mix", "parse_policy", "read_jobs",
-    "read_trace", "replay", "training_job",
-]  # fmt: skip
+    "Options",
+    "ResizeCosts",
+    "Window",
+    "cluster_trace",
+    "mix",
+    "parse_policy",
+    "read_jobs",
+    "read_trace",
+    "replay",
+]

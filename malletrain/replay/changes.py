@@ -90,9 +90,13 @@ def _parts(
         part = slice(begin, int(np.searchsorted(node, high)))
         down = slice(*np.searchsorted(out_node, [low, high]))
         yield _states(
-            node[part], held.start[record[part]], held.end[record[part]],
-            out_node[down], out_time[down], out_delta[down],
-        )  # fmt: skip
+            node[part],
+            held.start[record[part]],
+            held.end[record[part]],
+            out_node[down],
+            out_time[down],
+            out_delta[down],
+        )
         low = high
 
 

@@ -103,20 +103,19 @@ class ClusterTrace:
         blocks = max(1, len(self.node) // ROWS_AT_ONCE)
         edges = np.linspace(0, len(self.nodes), blocks + 1).astype(np.int32).tolist()
         for low, high in pairwise(edges):
-            yield low, high, self._intervals_of(low, high)
+            yield low, high, self.intervals(np.flatnonzero((self.node >= low) & (self.node < high)))
 
-    def _intervals_of(self, low: int, high: int) -> IdleIntervals:
-        """Those of nodes `low` up to `high`."""
-        rows = np.flatnonzero((self.node >= low) & (self.node < high))
+    def intervals(self, rows: NDArray[np.int64], kind: int = IDLE) -> IdleIntervals:
+        """When nodes are IDLE, or of another `kind`, by all their rows of changes."""
         rows = rows[np.argsort(self.node[rows], kind="stable")]  # within a node by time
         node, step = self.node[rows], np.searchsorted(self.first, rows, side="right") - 1
-        idle = np.flatnonzero(self.state[rows] == IDLE)
+        mine = np.flatnonzero(self.state[rows] == kind)
         last = np.append(node[1:] != node[:-1], True) if len(node) else np.empty(0, bool)
-        cut = last[idle]
-        begin = self.time[step[idle]]
-        following = step[np.minimum(idle + 1, max(len(step) - 1, 0))]
+        cut = last[mine]
+        begin = self.time[step[mine]]
+        following = step[np.minimum(mine + 1, max(len(step) - 1, 0))]
         end = np.where(cut, self.end, self.time[following])
-        return IdleIntervals(node[idle], begin, end, cut | (begin == self.start))
+        return IdleIntervals(node[mine], begin, end, cut | (begin == self.start))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +152,17 @@ def cluster_trace(trace: Trace, window: Window, outages: NodeChanges | None = No
         warnings.append("The window is wider than the trace: nodes keep their last known state outside it.")
     time, first, node, state = windowed(machine.changes, start, end)
     return ClusterTrace(
-        trace.account, machine.names, start, end, time, first, node, state, tuple(warnings),
+        trace.account,
+        machine.names,
+        start,
+        end,
+        time,
+        first,
+        node,
+        state,
+        tuple(warnings),
         names_are_real=isinstance(trace, JobRecords) and trace.has_node_lists,
-    )  # fmt: skip
+    )
 
 
 def _edge(given: float | None, after: float | None, begin: float, otherwise: float) -> float:

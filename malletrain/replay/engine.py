@@ -15,7 +15,7 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import perf_counter
 
 import numpy as np
@@ -45,12 +45,16 @@ class Engine:
     """One policy over one trace."""
 
     def __init__(
-        self, trace: ClusterTrace, jobs: Sequence[TrainingJob], sizer: PolicySizer, options: Options,
-        progress: Callable[[float], None] | None = None, *, count_from: float = -math.inf,
-    ) -> None:  # fmt: skip
-        """`jobs` are on the trace's clock (`workload.shifted`); `progress` is called with the share done. What is
-        before `count_from` (Unix seconds) is replayed and not counted."""
-        self.trace, self.jobs, self.sizer, self.options, self.progress = trace, jobs, sizer, options, progress
+        self,
+        trace: ClusterTrace,
+        jobs: Sequence[TrainingJob],
+        sizer: PolicySizer,
+        options: Options,
+        count_from: float = -math.inf,
+    ) -> None:
+        """`jobs` are on the trace's clock (`workload.shifted`). What is before `count_from` (Unix seconds) is
+        replayed and not counted."""
+        self.trace, self.jobs, self.sizer, self.options = trace, jobs, sizer, options
         self.rules = options.rules
         nodes, n = len(trace.nodes), len(jobs)
         most = [min(each.job.max_nodes, nodes) for each in jobs]
@@ -125,10 +129,7 @@ class Engine:
         self._holes = None
         if options.rules.max_nodes > 1:
             self._holes = HoleRecords(nodes)
-        self._turns = Turns(
-            np.array([each.job.submitted_at for each in jobs]), np.array([each.job.min_nodes for each in jobs]),
-            options.rules.max_wait_s, options.rules.turn_s,
-        )  # fmt: skip
+        self._turns = Turns(jobs, options.rules)
         self.now = trace.start
         self._count_from = count_from if count_from > trace.start else math.inf
         self._counts_since = -math.inf
@@ -159,8 +160,6 @@ class Engine:
             if at <= nxt:
                 self._change(step)
                 step += 1
-                if self.progress is not None and step % 256 == 0:
-                    self.progress((self.now - trace.start) / trace.seconds)
             self._arrive()
             self._due = self._due or self.now >= self._review_at()
             # A look sees which pilots have gone; those that it makes leave are gone at the next.
@@ -173,16 +172,26 @@ class Engine:
                 turns_of = self._live
             self.totals.rescales += len(self._resized)
             self._resized.clear()
-            self.log.sample(self.now, self.n_idle, self.n_held, self._speed_now(), len(self.live),
-                            self.totals.speedup, self.totals.ideal)  # fmt: skip
+            self.log.sample(
+                self.now,
+                self.n_idle,
+                self.n_held,
+                self._speed_now(),
+                len(self.live),
+                self.totals.speedup,
+                self.totals.ideal,
+            )
         self._close(np.flatnonzero(self.owner >= 0), Cause.WINDOW)
-        if self.progress is not None:
-            self.progress(1.0)
         submitted = np.array([each.job.submitted_at for each in self.jobs])
         return Result(
-            totals=self.totals, log=self.log.columns(), samples=self.done * self.unit, submitted=submitted,
-            finished=self.finished, first_start=self.first_start, wall_s=perf_counter() - began,
-        )  # fmt: skip
+            totals=self.totals,
+            log=self.log.columns(),
+            samples=self.done * self.unit,
+            submitted=submitted,
+            finished=self.finished,
+            first_start=self.first_start,
+            wall_s=perf_counter() - began,
+        )
 
     def _begin_to_count(self) -> None:
         """What was counted so far was the run-in."""
@@ -282,9 +291,14 @@ class Engine:
             new_holes, between_pilots = int(np.count_nonzero(new)), int(np.count_nonzero(left & ~new))
         put_off = unheld if math.isfinite(self._again_at) else 0
         self.totals.add_unheld(
-            dt, unheld, reserve=self.rules.keep_idle, cap=self._beyond_cap, new_holes=new_holes,
-            between_pilots=between_pilots, starts_put_off=put_off,
-        )  # fmt: skip
+            dt,
+            unheld,
+            reserve=self.rules.keep_idle,
+            cap=self._beyond_cap,
+            new_holes=new_holes,
+            between_pilots=between_pilots,
+            starts_put_off=put_off,
+        )
 
     def _speed_now(self) -> float:
         live = self._live

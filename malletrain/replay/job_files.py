@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,20 +15,20 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import Curve, ResizeCosts
 from malletrain.replay.traces.source import Lines, opened
-from malletrain.replay.traces.trace import Tally
-from malletrain.replay.traces.words import TimeParser
+from malletrain.replay.traces.words import TimeParser, time_parser
 from malletrain.replay.workload import MAX_JOBS, TrainingJob, at_batch, curve_named, training_job
 from malletrain.sizing.problem import OnClasses
 
 MAX_FILE_BYTES = 256 << 20
 
-#: Columns of a CSV file, and the keys of a table that they are; others are left out.
-COLUMNS = {
-    "job": "name", "model": "model", "curve": "curve", "submit_time": "submit", "min_nodes": "min_nodes",
-    "max_nodes": "max_nodes", "total_samples": "total_samples", "weight": "weight", "rescale_up_s": "grow_s",
-    "rescale_down_s": "shrink_s", "activate_s": "activate_s", "deadline_s": "deadline_s", "account": "account",
-    "user": "user",
-}  # fmt: skip
+#: The header of a CSV file that has every column; others are left out.
+HEADER = (
+    "job,model,curve,submit_time,min_nodes,max_nodes,total_samples,weight,rescale_up_s,rescale_down_s,activate_s,"
+    "deadline_s,account,user"
+)
+_OWN = {"job": "name", "submit_time": "submit", "rescale_up_s": "grow_s", "rescale_down_s": "shrink_s"}
+#: The key of a `[[job]]` table that each column is.
+COLUMNS = {name: _OWN.get(name, name) for name in HEADER.split(",")}
 
 
 def _rates(value: object) -> object:
@@ -85,7 +86,7 @@ def read_jobs(path: Path, costs: ResizeCosts, zone: tzinfo = UTC) -> list[Traini
     Raises:
         InvalidInput: with the file and the line or job.
     """
-    is_toml, time_of = path.name.endswith((".toml", ".toml.gz")), TimeParser(zone)
+    is_toml, time_of = path.name.endswith((".toml", ".toml.gz")), time_parser(zone)
     jobs: list[TrainingJob] = []
     for where, table in _toml_tables(path) if is_toml else _csv_tables(path):
         given, number = _checked(table, where), len(jobs) + 1
@@ -103,21 +104,21 @@ def read_jobs(path: Path, costs: ResizeCosts, zone: tzinfo = UTC) -> list[Traini
 
 def _csv_tables(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     with opened(path) as stream:
-        lines = Lines(stream, str(path), Tally())
+        lines = Lines(stream, str(path))
         rows = csv.reader(iter(lines), strict=True)
         try:
             header = [name.strip().lower() for name in next(rows, [])]
             if not {"model", "curve"} & set(header):
                 raise InvalidInput(f"{path}:1", f"needs the columns model or curve (known are {', '.join(COLUMNS)})")
             for fields in rows:
-                where = f"{path}:{lines.number}"
+                where = lines.where
                 if fields and len(fields) != len(header):
                     raise InvalidInput(where, f"{len(fields)} fields where the header has {len(header)}")
                 cells = zip(header, map(str.strip, fields), strict=False)
                 if fields:
                     yield where, {COLUMNS[name]: cell for name, cell in cells if name in COLUMNS and cell}
         except csv.Error as error:
-            raise InvalidInput(f"{path}:{lines.number}", str(error)) from error
+            raise InvalidInput(lines.where, str(error)) from error
 
 
 def _toml_tables(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -153,19 +154,27 @@ def _jobs_of(
     most = max(given.min_nodes, curve.points[-1][0]) if given.max_nodes is None else given.max_nodes
     if most < given.min_nodes:
         raise InvalidInput(where, f"max_nodes {most} is below min_nodes {given.min_nodes}")
-    own, usual = (given.activate_s, given.grow_s, given.shrink_s), (costs.activate_s, costs.grow_s, costs.shrink_s)
-    paid = ResizeCosts(*(each if value is None else value for value, each in zip(own, usual, strict=True)))
+    paid = replace(costs, **given.model_dump(include={"activate_s", "grow_s", "shrink_s"}, exclude_none=True))
     on_classes = None
     if given.curves:
         by_class = {name: _curve(rates) for name, rates in given.curves.items()}
         on_classes = OnClasses(by_class, min=given.class_min, spans=given.spans)
     for number, name in enumerate(names, first):
         yield training_job(
-            number, name, curve, paid, submitted_at=_submitted(given.submit, where, time_of),
-            min_nodes=given.min_nodes, max_nodes=most, weight=given.weight, sizes=tuple(sorted(set(given.sizes))),
-            total_samples=given.total_samples, deadline_s=given.deadline_s, account=given.account, user=given.user,
-            batches=_batches(given), noise_scale=given.noise_scale, on_classes=on_classes,
-        )  # fmt: skip
+            number,
+            name,
+            curve,
+            paid,
+            given.deadline_s,
+            _batches(given),
+            given.noise_scale,
+            on_classes,
+            submitted_at=_submitted(given.submit, where, time_of),
+            max_nodes=most,
+            sizes=tuple(sorted(set(given.sizes))),
+            user=given.user or "replay",
+            **given.model_dump(include={"min_nodes", "weight", "total_samples", "account"}),
+        )
 
 
 def _own_curve(given: _JobTable, where: str) -> Curve:

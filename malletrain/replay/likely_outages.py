@@ -133,9 +133,11 @@ def without_outages(trace: ClusterTrace, outages: tuple[LikelyOutage, ...]) -> C
     places, steps, nodes, states = np.array(sorted(rows), np.int64).reshape(-1, 4).T
     more = np.bincount(steps, minlength=len(trace.time))
     return replace(
-        trace, first=trace.first + np.append(0, np.cumsum(more)),
-        node=np.insert(trace.node, places, nodes), state=np.insert(state, places, states),
-    )  # fmt: skip
+        trace,
+        first=trace.first + np.append(0, np.cumsum(more)),
+        node=np.insert(trace.node, places, nodes),
+        state=np.insert(state, places, states),
+    )
 
 
 def _usual(share: Floats, lasts: Floats) -> float:

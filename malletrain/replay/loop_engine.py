@@ -78,10 +78,21 @@ def rules_of(options: Options) -> Rules:
     """The daemon's rules as `options` have them: those of the daemon that is replayed, with what they set besides,
     and without what no replay has: users and accounts, promises that are learnt, faults of live jobs."""
     return replace(
-        options.rules, max_pilot_s=min(options.rules.max_pilot_s, NO_LIMIT_S), include_nodes=frozenset(),
-        exclude_nodes=frozenset(), keep_leaves=0, max_failures=10**9, join_s=0.0, idle_s=0.0, promise=None,
-        user_share=1.0, limits=(), budgets=(), account_weights={}, account_shares={},
-    )  # fmt: skip
+        options.rules,
+        max_pilot_s=min(options.rules.max_pilot_s, NO_LIMIT_S),
+        include_nodes=frozenset(),
+        exclude_nodes=frozenset(),
+        keep_leaves=0,
+        max_failures=10**9,
+        join_s=0.0,
+        idle_s=0.0,
+        promise=None,
+        user_share=1.0,
+        limits=(),
+        budgets=(),
+        account_weights={},
+        account_shares={},
+    )
 
 
 @dataclass
@@ -219,9 +230,12 @@ class SimulatedWorkers(MemoryWorkers):
         training = self.jobs[job_id]
         if training.window_s > 0:
             window = SamplesReported(
-                nodes=len(training.world), samples=training.window_samples, seconds=training.window_s, steps=1,
+                nodes=len(training.world),
+                samples=training.window_samples,
+                seconds=training.window_s,
+                steps=1,
                 total=training.done,
-            )  # fmt: skip
+            )
             self._say(window, job_id)
         training.window_s = training.window_samples = 0.0
 

@@ -17,8 +17,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
-from multiprocessing.sharedctypes import Synchronized
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,15 +43,12 @@ class Part:
     trace: ClusterTrace
     count_from: float
 
-    def run(
-        self, jobs: Sequence[TrainingJob], choice: PolicyChoice, options: Options,
-        tell: Callable[[float], None] | None = None,
-    ) -> Result:  # fmt: skip
+    def run(self, jobs: Sequence[TrainingJob], choice: PolicyChoice, options: Options) -> Result:
         """Replays it; jobs are there from the run-in on."""
         begin = self.trace.start
         here = [replace(e, job=replace(e.job, submitted_at=max(begin, e.job.submitted_at))) for e in jobs]
         sizer = PolicySizer(choice, here, options.budgets)
-        return Engine(self.trace, here, sizer, options, tell, count_from=self.count_from).run()
+        return Engine(self.trace, here, sizer, options, count_from=self.count_from).run()
 
 
 def divisible(trace: ClusterTrace, jobs: Sequence[TrainingJob], options: Options) -> bool:
@@ -95,17 +90,20 @@ def _between(trace: ClusterTrace, begin: float, end: float, state: NDArray[np.in
     rows = slice(int(trace.first[a]), int(trace.first[b]))
     first = np.concatenate([[0], trace.first[a : b + 1] - trace.first[a] + len(there)])
     return replace(
-        trace, start=begin, end=end, time=np.concatenate([[begin], trace.time[a:b]]), first=first,
-        node=np.concatenate([there, trace.node[rows]]), state=np.concatenate([before[there], trace.state[rows]]),
-    )  # fmt: skip
+        trace,
+        start=begin,
+        end=end,
+        time=np.concatenate([[begin], trace.time[a:b]]),
+        first=first,
+        node=np.concatenate([there, trace.node[rows]]),
+        state=np.concatenate([before[there], trace.state[rows]]),
+    )
 
 
 #: Called with the share done of each replay.
 Progress = Callable[[list[float]], None]
-#: Replays one part; the last argument is called with the share of it that is done.
-RunPart = Callable[[Part, PolicyChoice, Callable[[float], None]], Result | Score]
-#: What comes out of each replay's pieces, in their order.
-Found = list[list[Result | Score]]
+#: Replays one part.
+RunPart = Callable[[Part, PolicyChoice], Result | Score]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,21 +116,28 @@ class Piece:
     choice: PolicyChoice
 
 
-def run_here(pieces: Iterable[Piece], replays: int, run: RunPart, progress: Progress | None) -> Found:
-    """One piece after the other."""
+def run_pieces(
+    pieces: Iterable[Piece], replays: int, run: RunPart, progress: Progress | None, processes: int
+) -> list[list[Result | Score]]:
+    """What comes out of each replay's pieces, in their order. `processes` of them run at a time; 1 stays in this
+    process."""
     done = [0.0] * replays
-    found: Found = [[] for _ in range(replays)]
-    for piece in pieces:
-        before = done[piece.of]
+    found: dict[int, tuple[int, Result | Score]] = {}
+    for at, of, share, result in _here(pieces, run) if processes == 1 else _in_processes(pieces, run, processes):
+        found[at] = of, result
+        done[of] += share
+        if progress is not None:
+            progress(done)
+    return [[result for _, (replay, result) in sorted(found.items()) if replay == of] for of in range(replays)]
 
-        def tell(share: float, piece: Piece = piece, before: float = before) -> None:
-            done[piece.of] = before + share * piece.share
-            if progress is not None:
-                progress(done)
 
-        found[piece.of].append(run(piece.part, piece.choice, tell))
-        tell(1.0)
-    return found
+#: Which piece is done, of which replay, what share of that it is, and what came out.
+_Done = tuple[int, int, float, Result | Score]
+
+
+def _here(pieces: Iterable[Piece], run: RunPart) -> Iterator[_Done]:
+    for at, piece in enumerate(pieces):
+        yield at, piece.of, piece.share, run(piece.part, piece.choice)
 
 
 @contextmanager
@@ -149,49 +154,17 @@ def _no_modules_of_the_working_folder() -> Iterator[None]:
             os.environ["PYTHONSAFEPATH"] = before
 
 
-@_no_modules_of_the_working_folder()
-def run_in_processes(
-    pieces: Iterable[Piece], replays: int, run: RunPart, progress: Progress | None, processes: int
-) -> Found:
-    """`processes` pieces at a time. Few pieces are made ahead: each has a part of the trace."""
+def _in_processes(pieces: Iterable[Piece], run: RunPart, processes: int) -> Iterator[_Done]:
+    """Few pieces are made ahead: each has a part of the trace."""
     # Fresh interpreters: forking one that runs a progress bar's thread may hang.
     context = multiprocessing.get_context("spawn")
-    done = [context.Value("d", 0.0) for _ in range(replays)]
-    waiting: dict[Future[Result | Score], tuple[int, int]] = {}
-    found: dict[tuple[int, int], Result | Score] = {}
-    with ProcessPoolExecutor(processes, context, _begin, (done, run)) as pool:
-        left: Iterator[tuple[int, Piece]] = enumerate(pieces)
+    waiting: dict[Future[Result | Score], tuple[int, int, float]] = {}
+    with _no_modules_of_the_working_folder(), ProcessPoolExecutor(processes, context) as pool:
+        left = enumerate(pieces)
         while True:
             for at, piece in islice(left, processes + 1 - len(waiting)):
-                waiting[pool.submit(_work, piece)] = piece.of, at
+                waiting[pool.submit(run, piece.part, piece.choice)] = at, piece.of, piece.share
             if not waiting:
                 break
-            over = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED).done
-            found |= {waiting.pop(each): each.result() for each in over}
-            if progress is not None:
-                progress([each.value for each in done])
-    return [[found[key] for key in sorted(found) if key[0] == of] for of in range(replays)]
-
-
-_inputs: Any = None
-
-
-def _begin(done: Sequence[Synchronized[float]], run: RunPart) -> None:
-    """In each process: what is the same for all pieces is handed over once."""
-    global _inputs
-    _inputs = done, run
-
-
-def _work(piece: Piece) -> Result | Score:
-    done, run = _inputs
-    told = 0.0
-
-    def tell(share: float) -> None:
-        nonlocal told
-        value = done[piece.of]
-        with value.get_lock():
-            value.value += (share - told) * piece.share
-        told = share
-
-    result: Result | Score = run(piece.part, piece.choice, tell)
-    return result
+            for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                yield *waiting.pop(future), future.result()

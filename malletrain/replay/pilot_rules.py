@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from malletrain.decide.limits import Waits, on_turn_or_starving
+from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import leaving_costs, with_whole_tasks
 from malletrain.replay.sizer import rate_of_one
 from malletrain.replay.workload import TrainingJob
@@ -124,12 +125,12 @@ def cohorts(nodes: Ints, began: Floats) -> list[tuple[float | None, list[int]]]:
 class Turns:
     """Since when each job has nodes, or has none though it is there, and how long it had waited before."""
 
-    def __init__(self, submitted: Floats, least: Ints, max_wait_s: float, turn_s: float) -> None:
-        self._max_wait_s, self._turn_s = max_wait_s, turn_s
-        self._least = least
-        self.turned: Floats = submitted.copy()
-        self.waited: Floats = np.zeros(len(submitted))
-        self._had: NDArray[np.bool_] = np.zeros(len(submitted), np.bool_)
+    def __init__(self, jobs: Sequence[TrainingJob], rules: Rules) -> None:
+        self._max_wait_s, self._turn_s = rules.max_wait_s, rules.turn_s
+        self._least = [each.job.min_nodes for each in jobs]
+        self.turned: Floats = np.array([each.job.submitted_at for each in jobs])
+        self.waited: Floats = np.zeros(len(jobs))
+        self._had: NDArray[np.bool_] = np.zeros(len(jobs), np.bool_)
 
     def note(self, live: Ints, held: Ints, now: float, seen_at: float) -> bool:
         """What the jobs `live` hold now; returns whether one has nodes that had none, or none that had some.
@@ -158,7 +159,7 @@ class Turns:
         waits = Waits(live, held > 0, self._had[live], self.turned[live], self.waited[live])
 
         def fewest(job: int, left: int) -> int:
-            fewest_of_job = int(self._least[job]) if least is None else least(job)
+            fewest_of_job = self._least[job] if least is None else least(job)
             return fewest_of_job if fewest_of_job <= left else 0
 
         return on_turn_or_starving(waits, nodes, now, self._max_wait_s, self._turn_s, fewest)

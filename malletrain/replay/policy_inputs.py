@@ -56,9 +56,14 @@ class BudgetAccounts:
         return min([now + horizon_s, *(budget.period.end(now) for budget in self._budgets)])
 
     def terms(
-        self, live: Sequence[int], demands: Sequence[JobDemand], used: NDArray[np.float64],
-        left: Callable[[int], float], now: float, horizon_s: float,
-    ) -> tuple[tuple[LinearLimit, ...], tuple[NodeBudget, ...]]:  # fmt: skip
+        self,
+        live: Sequence[int],
+        demands: Sequence[JobDemand],
+        used: NDArray[np.float64],
+        left: Callable[[int], float],
+        now: float,
+        horizon_s: float,
+    ) -> tuple[tuple[LinearLimit, ...], tuple[NodeBudget, ...]]:
         """Caps for every policy, and budgets for policy `budget`. `used`: node-seconds of each job since the replay
         began; `left(j)`: samples that a job has left, inf where it is endless."""
         caps: list[LinearLimit] = []
@@ -207,9 +212,8 @@ class ClassIdeal:
 
     def __init__(self, classes: ClassesOfNodes, jobs: Sequence[TrainingJob], demands: Sequence[JobDemand]) -> None:
         self._classes = classes
-        free = {"grow_s": 0.0, "shrink_s": 0.0, "activate_s": 0.0}
         self._demands = [
-            replace(demand, current=0, on_classes=classes.on(each), **free)  # type: ignore[arg-type]
+            replace(demand, current=0, on_classes=classes.on(each), activate_s=0.0)
             for each, demand in zip(jobs, demands, strict=True)
         ]
         self._known: dict[tuple[tuple[int, ...], tuple[int, ...]], float] = {}

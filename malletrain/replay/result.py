@@ -83,9 +83,11 @@ class Totals:
     def waterfall(self) -> dict[str, float]:
         """Node-seconds of each part of `WATERFALL`; together they are the idle node-seconds."""
         return self.unheld | {
-            "lost_activation": self.lost_activation, "activation": self.activating - self.lost_activation,
-            "stalls": self.stalled, "productive": self.productive,
-        }  # fmt: skip
+            "lost_activation": self.lost_activation,
+            "activation": self.activating - self.lost_activation,
+            "stalls": self.stalled,
+            "productive": self.productive,
+        }
 
 
 class PilotRows(NamedTuple):
@@ -158,10 +160,13 @@ class PilotRecorder:
         first = begins.nonzero()[0]
         of = np.searchsorted(ends, first, side="right")
         values: tuple[NDArray[Any], ...] = (
-            node.astype(np.int32), np.diff(first, append=len(node)).astype(np.int32), start[first],
-            np.array([end for _, _, end, _, _ in self._new])[of], job[first].astype(np.int32),
+            node.astype(np.int32),
+            np.diff(first, append=len(node)).astype(np.int32),
+            start[first],
+            np.array([end for _, _, end, _, _ in self._new])[of],
+            job[first].astype(np.int32),
             np.array([cause for *_, cause in self._new], np.int8)[of],
-        )  # fmt: skip
+        )
         for column, part in zip(self._columns, values, strict=True):
             column.frombytes(part.tobytes())
         self._new.clear()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,7 +15,7 @@ from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.likely_outages import SuspectedOutages
 from malletrain.replay.loop_engine import score_by_loop
 from malletrain.replay.options import Options
-from malletrain.replay.parts import Part, Piece, Progress, divisible, parts_of, run_here, run_in_processes
+from malletrain.replay.parts import Part, Piece, Progress, divisible, parts_of, run_pieces
 from malletrain.replay.result import Result, joined
 from malletrain.replay.sampling import Sample, SampledReplay, estimated, sampled_replay
 from malletrain.replay.scoring.figures import Score, score
@@ -149,14 +149,12 @@ def replay(
         raise InvalidInput("--sample", f"{NOT_SAMPLED}: leave it out, or give --sample all")
     on_clock = tuple(shifted(jobs, trace.start))
     pieces, workers = _pieces(trace, on_clock, choices, options, sample), processes or os.cpu_count() or 1
-    run = partial(_run_part, on_clock, options)
-    if workers == 1:
-        found = run_here(pieces, len(choices), run, progress)
-    else:
-        found = run_in_processes(pieces, len(choices), run, progress, workers)
+    found = run_pieces(pieces, len(choices), partial(_run_part, on_clock, options), progress, workers)
     by_loop = {name: each[0] for name, each in zip(names, found, strict=True) if isinstance(each[0], Score)}
-    parts = {name: [each for each in all_parts if isinstance(each, Result)]
-             for name, all_parts in zip(names, found, strict=True)}  # fmt: skip
+    parts = {
+        name: [each for each in all_parts if isinstance(each, Result)]
+        for name, all_parts in zip(names, found, strict=True)
+    }
     del found  # a year's columns are large: what is joined is not kept in parts, too
     sampled = None
     if sample is None:
@@ -191,9 +189,12 @@ def _require_plain(choices: Sequence[PolicyChoice], options: Options) -> None:
 
 
 def _pieces(
-    trace: ClusterTrace, jobs: Sequence[TrainingJob], choices: Sequence[PolicyChoice], options: Options,
+    trace: ClusterTrace,
+    jobs: Sequence[TrainingJob],
+    choices: Sequence[PolicyChoice],
+    options: Options,
     sample: Sample | None,
-) -> Iterator[Piece]:  # fmt: skip
+) -> Iterator[Piece]:
     """The parts of each replay, which go side by side; one part where it cannot be divided."""
     spans = [] if sample is None else sample.spans
     seconds = sum(end - begin for begin, end in spans) or trace.seconds
@@ -211,9 +212,7 @@ def _bound(choice: PolicyChoice, options: Options) -> Options:
     return options.ideal_machine if choice.unlimited and options.daemon else options
 
 
-def _run_part(
-    jobs: Sequence[TrainingJob], options: Options, part: Part, choice: PolicyChoice, tell: Callable[[float], None]
-) -> Result | Score:
+def _run_part(jobs: Sequence[TrainingJob], options: Options, part: Part, choice: PolicyChoice) -> Result | Score:
     if options.by_loop:
         return score_by_loop(part.trace, jobs, choice, options)
-    return part.run(jobs, choice, _bound(choice, options), tell)
+    return part.run(jobs, choice, _bound(choice, options))

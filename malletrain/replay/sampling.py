@@ -31,6 +31,8 @@ DAY_S = 86_400.0
 #: Days that are drawn of a run of neighbours.
 DAYS_PER_RUN = 4
 BOOTSTRAP_DRAWS = 10_000
+#: Of the draws, between which their interval lies.
+BOUNDS = (0.025, 0.975)
 _COUNTS = ("rescales", "activations", "preemptions", "completed", "main_starts", "main_starts_on_pilots")
 _NODE_SECONDS = ("speedup", "occupied", "productive")
 
@@ -108,10 +110,16 @@ def estimate(sample: Sample, known: Floats, found: Floats) -> WindowEstimate:
     value = total / (float(x.sum()) or 1.0) * float(found.sum())
     if sample.drawn.all() or total <= 0:
         return WindowEstimate(value, value, value)
-    draws = np.random.default_rng(1).integers(0, len(x), (BOOTSTRAP_DRAWS, len(x)))
-    reached = np.maximum(x[draws].sum(axis=1), 1e-9)
-    low, high = np.quantile(total * found[draws].sum(axis=1) / reached, [0.025, 0.975]).tolist()
+    low, high = np.quantile(total * drawn_ratios(found, x), BOUNDS).tolist()
     return WindowEstimate(value, min(low, value), max(value, high))
+
+
+def drawn_ratios(of: Floats, to: Floats) -> Floats:
+    """Sum `of` over sum `to` of days drawn anew, the same days whatever is asked of them."""
+    draws = np.random.default_rng(1).integers(0, len(of), (BOOTSTRAP_DRAWS, len(of)))
+    sums = to[draws].sum(axis=1)
+    ratios: Floats = np.divide(of[draws].sum(axis=1), sums, out=np.ones(BOOTSTRAP_DRAWS), where=sums > 0)
+    return ratios
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +135,6 @@ class SampledReplay:
     def figure(self, policy: str, name: str) -> WindowEstimate:
         """A sum over the window, by its name in `found`."""
         return estimate(self.sample, self._beside(name), self.found[policy][name])
-
-    def more_trained(self, policy: str, than: str) -> WindowEstimate:
-        """How much more speed-up, in node-seconds, one policy has than another on the same days."""
-        return estimate(self.sample, self.ideal, self.found[policy]["speedup"] - self.found[than]["speedup"])
 
     def ratio(self, policy: str, name: str, begin: float, end: float) -> float:
         """The figure over what is known beside it, of the days replayed whose middle lies between `begin` and `end`
@@ -216,7 +220,11 @@ def _ended(part: Result, end: float) -> Columns:
     none = np.zeros(1, np.int32)
     return replace(
         log,
-        time=np.append(log.time, end), idle=np.append(log.idle, none), held=np.append(log.held, none),
-        speed=np.append(log.speed, 0.0), jobs=np.append(log.jobs, log.jobs[-1:] if len(log.jobs) else none),
-        trained=np.append(log.trained, totals.speedup), best=np.append(log.best, totals.ideal),
-    )  # fmt: skip
+        time=np.append(log.time, end),
+        idle=np.append(log.idle, none),
+        held=np.append(log.held, none),
+        speed=np.append(log.speed, 0.0),
+        jobs=np.append(log.jobs, log.jobs[-1:] if len(log.jobs) else none),
+        trained=np.append(log.trained, totals.speedup),
+        best=np.append(log.best, totals.ideal),
+    )

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.decide.rules import AccountBudget, Rules
+from malletrain.decide.rules import AccountBudget
 from malletrain.domain.decision import SizingStatus
 from malletrain.domain.errors import InvalidInput
-from malletrain.domain.event import Event, PoolCounted
 from malletrain.domain.job import Curve
-from malletrain.loop.trackers.hole_history import SupplyHistory
 from malletrain.replay.policy_inputs import BudgetAccounts, ClassesOfNodes
 from malletrain.replay.workload import TrainingJob
 from malletrain.sizing import knapsack
@@ -36,9 +33,6 @@ ONE_NODE = "one-node"
 
 #: Sizes exactly, on a machine that none of the daemon's rules limit: the upper bound of what a daemon can reach.
 IDEAL_MACHINE = "ideal-machine"
-
-#: Rules of a pool of which all may be harvested: what stays idle has been taken off before.
-_ALL = Rules(harvest_partition="replay", max_pilots=sys.maxsize)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +59,12 @@ class PolicyChoice:
 
 
 def parse_policy(
-    text: str, horizon_s: float | None, alpha: float = 0.0, objective: Objective = Objective.THROUGHPUT,
+    text: str,
+    horizon_s: float | None,
+    alpha: float = 0.0,
+    objective: Objective = Objective.THROUGHPUT,
     usual_horizon_s: float = 300.0,
-) -> PolicyChoice:  # fmt: skip
+) -> PolicyChoice:
     """Reads `NAME[:HORIZON]`. Besides the policies by name: `bftrainer` is the published objective, solved exactly,
     at its own horizon of 10 s; `one-node` gives each job its least size; `ideal-machine` sizes exactly, and is a
     bound: none of the daemon's rules (`Options.rules`) limit it.
@@ -129,7 +126,6 @@ class PolicySizer:
         self.left: Callable[[int], float] | None = None
         #: What time it is (Unix seconds), for policies that keep deadlines.
         self.clock: Callable[[], float] | None = None
-        self._pool = SupplyHistory()
         self._cache = ValueRowCache()
         self._bounded: dict[tuple[int, int, int], tuple[JobDemand, NDArray[np.bool_]]] = {}
         self._answers: dict[Hashable, tuple[list[int], SizeBounds | None]] = {}
@@ -147,13 +143,10 @@ class PolicySizer:
             demands = tuple(_bounded(each, i, bounds) for i, each in enumerate(demands))
         if choice.objective in BY_REST and self.left is not None:
             demands = tuple(self._urgent(live, demands, self.left))
-        supply: tuple[int, ...] = ()
         if Need.DEADLINES in self._policy.needs and self.clock is not None and self.left is not None:
             now = self.clock()
             demands = tuple(self._due(j, each, now, self.left(j)) for j, each in zip(live, demands, strict=True))
-            self._pool.apply(Event(now, PoolCounted(idle=nodes)))
-            supply = self._pool.supply(_ALL)
-        problem = Problem(choice.horizon_s, nodes, demands, choice.value, choice.alpha, supply=supply)
+        problem = Problem(choice.horizon_s, nodes, demands, choice.value, choice.alpha)
         if self._budgets is not None and self.used and self.clock and self.left:
             now = self.clock()
             caps, budgets = self._budgets.terms(live, demands, self.used(), self.left, now, choice.horizon_s)
@@ -272,9 +265,12 @@ _REMEDIES = {
 
 
 def require_replay_inputs(
-    choices: Sequence[PolicyChoice], jobs: Sequence[TrainingJob], budgets: Sequence[AccountBudget] = (),
-    *, has_classes: bool = False,
-) -> None:  # fmt: skip
+    choices: Sequence[PolicyChoice],
+    jobs: Sequence[TrainingJob],
+    budgets: Sequence[AccountBudget] = (),
+    *,
+    has_classes: bool = False,
+) -> None:
     """Refuse policies that lack inputs: a replay has what jobs and options give.
 
     Raises:
@@ -324,11 +320,19 @@ def _with_sizes(job: JobDemand, may: NDArray[np.bool_]) -> JobDemand:
 def demand(each: TrainingJob, count: int) -> JobDemand:
     """A job that holds `count` nodes, as policies get it."""
     return JobDemand(
-        id=each.job.id, current=count, min=each.job.min_nodes, max=each.job.max_nodes, curve=each.curve,
-        sizes=each.job.sizes, weight=each.job.weight / rate_of_one(each), grow_s=each.costs.grow_s,
-        shrink_s=each.costs.shrink_s, activate_s=each.costs.activate_s, batches=each.batches,
+        id=each.job.id,
+        current=count,
+        min=each.job.min_nodes,
+        max=each.job.max_nodes,
+        curve=each.curve,
+        sizes=each.job.sizes,
+        weight=each.job.weight / rate_of_one(each),
+        grow_s=each.costs.grow_s,
+        shrink_s=each.costs.shrink_s,
+        activate_s=each.costs.activate_s,
+        batches=each.batches,
         noise_scale=each.noise_scale,
-    )  # fmt: skip
+    )
 
 
 def rate_of_one(each: TrainingJob) -> float:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -93,18 +94,29 @@ class TrainingJob:
 
 
 def training_job(
-    number: int, name: str, curve: Curve, costs: ResizeCosts, *, submitted_at: float = 0.0, min_nodes: int = 1,
-    max_nodes: int = 64, total_samples: float | None = None, weight: float = 1.0, sizes: tuple[int, ...] = (),
-    deadline_s: float | None = None, account: str = "", batches: tuple[tuple[int, Curve], ...] = (),
-    noise_scale: float | None = None, on_classes: OnClasses | None = None, user: str = "",
-) -> TrainingJob:  # fmt: skip
+    number: int,
+    name: str,
+    curve: Curve,
+    costs: ResizeCosts,
+    deadline_s: float | None = None,
+    batches: tuple[tuple[int, Curve], ...] = (),
+    noise_scale: float | None = None,
+    on_classes: OnClasses | None = None,
+    **more: Any,
+) -> TrainingJob:
     """A job of a replay; `number` counts from 1. `deadline_s`: so many seconds after its submission its samples are
-    to be trained."""
-    job = MalleableJob(
-        id=number, name=name, user=user or "replay", uid=0, account=account, min_nodes=min_nodes, max_nodes=max_nodes,
-        submitted_at=submitted_at, sizes=sizes, weight=weight, given_curve=curve, total_samples=total_samples,
-        deadline=None if deadline_s is None else submitted_at + deadline_s,
-    )  # fmt: skip
+    to be trained; `more`: other fields of `MalleableJob`, as of one that may have 1 to 64 nodes from the begin on."""
+    usual: dict[str, Any] = {
+        "user": "replay",
+        "uid": 0,
+        "account": "",
+        "min_nodes": 1,
+        "max_nodes": 64,
+        "submitted_at": 0.0,
+    }
+    job = MalleableJob(id=number, name=name, given_curve=curve, **(usual | more))
+    if deadline_s is not None:
+        job = replace(job, deadline=job.submitted_at + deadline_s)
     return TrainingJob(job, costs, batches, noise_scale, on_classes)
 
 

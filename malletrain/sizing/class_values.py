@@ -31,11 +31,12 @@ from malletrain.sizing.values import (
     FEWER,
     NEW,
     SAME,
+    Bools,
     Floats,
     Ints,
     Throughput,
     ValueTable,
-    charge_zero,
+    add_profiling_terms,
     gains,
     permitted_sizes,
 )
@@ -129,12 +130,17 @@ def class_table(problem: Problem) -> ClassTable:
     row_job, size = np.repeat(np.arange(len(jobs), dtype=np.int64), length), counts.sum(axis=0)
     state = np.concatenate([none[0], *states])
     value = gains(
-        problem, jobs, row_job, np.concatenate([np.zeros(0), *map(RatesOnClasses.at, rates, blocks)]),
+        problem,
+        jobs,
+        row_job,
+        np.concatenate([np.zeros(0), *map(RatesOnClasses.at, rates, blocks)]),
         np.concatenate([np.zeros(0), *kept_rates]),
         np.array([_rate_now(job, of_job, names) for job, of_job in zip(jobs, rates, strict=True)], dtype=np.float64),
-        state, Throughput(jobs),
-    )  # fmt: skip
-    _add_profiling_terms(problem, jobs, start, size, counts, names, value)
+        state,
+        Throughput(jobs),
+    )
+    here = _of_present_class(jobs, start, size, counts, names)
+    add_profiling_terms(jobs, problem.nodes, start, size, value, here)
     current = np.array([job.current for job in jobs], dtype=np.int64)
     table = ValueTable(tuple(job.id for job in jobs), current, start, row_job, size, value, state != SAME)
     return ClassTable(table, names, counts, whole)
@@ -246,18 +252,15 @@ def _splits(job: JobDemand, first: int, second: int, most: int) -> tuple[Ints, I
     return split[:, 0], split[:, 1]
 
 
-def _add_profiling_terms(
-    problem: Problem, jobs: tuple[JobDemand, ...], start: Ints, size: Ints, counts: Ints, names: tuple[str, ...],
-    value: Floats,
-) -> None:  # fmt: skip
-    """Bonuses and locks, as in `malletrain.sizing.values`; on the class that the job trains on, if it does."""
-    for i in [i for i, job in enumerate(jobs) if job.bonus]:
-        rows = slice(int(start[i]), int(start[i + 1]))
-        here = np.ones(rows.stop - rows.start, dtype=np.bool_)
-        held: Mapping[str, int] = jobs[i].on_classes.current if jobs[i].on_classes else {}  # type: ignore[union-attr]
-        if held and jobs[i].current:
-            main = max(sorted(held), key=lambda name: held[name])
-            here = counts[names.index(main), rows] == size[rows] if main in names else here
-        for k, added in jobs[i].bonus:
-            value[rows][(size[rows] == k) & here] += added
-    charge_zero(jobs, problem.nodes, start, value)
+def _of_present_class(
+    jobs: tuple[JobDemand, ...], start: Ints, size: Ints, counts: Ints, names: tuple[str, ...]
+) -> Bools:
+    """Rows on which a bonus counts: of a job that trains, those of the class of most of its nodes."""
+    here = np.ones(len(size), dtype=np.bool_)
+    for i, job in enumerate(jobs):
+        held: Mapping[str, int] = job.on_classes.current if job.on_classes is not None and job.current else {}
+        main = max(sorted(held), key=held.__getitem__, default="")
+        if job.bonus and main in names:
+            rows = slice(int(start[i]), int(start[i + 1]))
+            here[rows] = counts[names.index(main), rows] == size[rows]
+    return here

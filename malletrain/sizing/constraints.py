@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
+from typing import Any
 
 import numpy as np
 
@@ -98,6 +99,20 @@ def checked(problem: Problem, answer: Sizes) -> Sizes:
     if not wrong or answer.status is SizingStatus.FALLBACK:
         return answer
     return fallback(problem, "; ".join(wrong[:3]))
+
+
+def plan_of(
+    problem: Problem,
+    table: ValueTable,
+    rows: Ints,
+    reason: str,
+    status: SizingStatus = SizingStatus.FEASIBLE,
+    bound: float = math.inf,
+    **more: Any,
+) -> Sizes:
+    """One row of the table for each job as a checked answer; `more`: other fields of `Sizes`."""
+    sizes = dict(zip(table.ids, table.size[rows].tolist(), strict=True))
+    return checked(problem, Sizes(status, table.worth(rows), bound, sizes, reason, **more))
 
 
 @dataclass(frozen=True)

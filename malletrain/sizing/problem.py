@@ -264,7 +264,6 @@ class Problem:
     constraints: tuple[LinearLimit, ...] = ()
     budgets: tuple[NodeBudget, ...] = ()  #: for policy `budget`
     classes: Mapping[str, int] = field(default_factory=dict)  #: nodes of each class, where they differ
-    supply: tuple[int, ...] = ()  #: equally likely numbers of nodes to come, ascending (policy `deadline`)
 
     def __post_init__(self) -> None:
         _finite("horizon_s", self.horizon_s)
@@ -276,10 +275,6 @@ class Problem:
             _count(f"classes: {name!r}", nodes)
         if self.classes and sum(self.classes.values()) != self.nodes:
             raise InvalidInput("classes", f"add up to {sum(self.classes.values())} nodes, not {self.nodes}")
-        for nodes in self.supply:
-            _count("supply", nodes)
-        if list(self.supply) != sorted(self.supply):
-            raise InvalidInput("supply", "must ascend")
         ids = set()
         for demand in self.jobs:
             if demand.id in ids:

@@ -21,8 +21,7 @@ For policies that use them:
 - `budget`: the problem's `budgets`, [{"name": "account x", "jobs": ["a"], "node_s": 3600}]; also `left`, {"a": 1e6}
   (samples that jobs have left), and, where it must last, `seconds` and what comes meanwhile: `arriving`,
   [{"throughput": {"1": 1, ..}, "work_s": 3600, "per_s": 1e-4, "weight": 1}] (speed-ups, seconds on one node, jobs/s);
-- `deadline`: a job's `due`, {"seconds": 7200, "samples": 1e6}, and the problem's `supply`, [40, 52, 64]: equally
-  likely numbers of nodes in the time to come, ascending.
+- `deadline`: a job's `due`, {"seconds": 7200, "samples": 1e6}.
 """
 
 from __future__ import annotations
@@ -83,7 +82,6 @@ def parse(text: str) -> tuple[Problem, tuple[str, ...]]:
         "constraints": _each(partial(_constraint, ids, unknown)),
         "budgets": _each(partial(_budget, ids, unknown)),
         "classes": _object,
-        "supply": _tuple,
     }
     return _made(Problem, readers, unknown, "", data), tuple(unknown)
 

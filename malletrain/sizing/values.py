@@ -151,7 +151,7 @@ def value_table(problem: Problem, cache: ValueRowCache | None = None) -> ValueTa
     """Values of every permitted size of every job. `cache`: the caller's, which takes these rows in."""
     jobs = problem.in_order()
     start, row_job, size, value = (cache or ValueRowCache()).rows(problem, jobs)
-    _add_profiling_terms(jobs, problem.nodes, start, size, value)
+    add_profiling_terms(jobs, problem.nodes, start, size, value)
     current = np.array([job.current for job in jobs], dtype=np.int64)
     return ValueTable(tuple(job.id for job in jobs), current, start, row_job, size, value, size != current[row_job])
 
@@ -173,9 +173,15 @@ SAME, FEWER, NEW = 0, 1, 2
 
 
 def gains(
-    problem: Problem, jobs: Sequence[JobDemand], row_job: Ints, rate: Floats, kept_rate: Floats, rate_now: Floats,
-    state: Ints, curves: Throughput,
-) -> Floats:  # fmt: skip
+    problem: Problem,
+    jobs: Sequence[JobDemand],
+    row_job: Ints,
+    rate: Floats,
+    kept_rate: Floats,
+    rate_now: Floats,
+    state: Ints,
+    curves: Throughput,
+) -> Floats:
     """What rows are worth, but for what measuring is.
 
     Of each row its job, what it trains (samples/s), what those of its nodes train that the job has already, and its
@@ -223,25 +229,29 @@ def stalls(problem: Problem, jobs: Sequence[JobDemand]) -> tuple[Floats, Floats]
     return grow, shrink
 
 
-def _add_profiling_terms(jobs: tuple[JobDemand, ...], nodes: int, start: Ints, size: Ints, value: Floats) -> None:
-    """Bonuses and locks, into `value`."""
+def add_profiling_terms(
+    jobs: tuple[JobDemand, ...], nodes: int, start: Ints, size: Ints, value: Floats, here: Bools | None = None
+) -> None:
+    """Bonuses and locks, into `value`. `here`: the rows on which a bonus counts, where these are not all."""
     for i in [i for i, job in enumerate(jobs) if job.bonus]:
-        sizes = size[start[i] : start[i + 1]]
+        rows = slice(int(start[i]), int(start[i + 1]))
+        counts = True if here is None else here[rows]
         for k, added in jobs[i].bonus:
-            value[start[i] : start[i + 1]][sizes == k] += added
-    charge_zero(jobs, nodes, start, value)
+            value[rows][(size[rows] == k) & counts] += added
+    _charge_zero(jobs, nodes, start, value)
 
 
-def charge_zero(jobs: tuple[JobDemand, ...], nodes: int, start: Ints, value: Floats) -> None:
+def _charge_zero(jobs: tuple[JobDemand, ...], nodes: int, start: Ints, value: Floats) -> None:
     """What having no nodes costs jobs that are locked at a size of these `nodes`, or must run, into `value`.
 
     One that leaves its lock frees nodes by which all others cannot gain more than that; one that has none though it
     must run costs more than all locks together, so no measurement takes its nodes.
     """
     locked = [
-        i for i, job in enumerate(jobs)
+        i
+        for i, job in enumerate(jobs)
         if not job.must_run and job.locked is not None and job.locked <= min(job.max, nodes)
-    ]  # fmt: skip
+    ]
     must = [i for i, job in enumerate(jobs) if job.must_run]
     if locked or must:
         most = np.maximum.reduceat(value, start[:-1]) - np.minimum.reduceat(value, start[:-1])

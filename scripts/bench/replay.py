@@ -28,18 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from malletrain.decide.rules import Rules
-from malletrain.replay import (
-    ClusterTrace,
-    Engine,
-    Options,
-    ResizeCosts,
-    Window,
-    cluster_trace,
-    mix,
-    parse_policy,
-    read_trace,
-    replay,
-)
+from malletrain.replay import Options, ResizeCosts, Window, cluster_trace, mix, parse_policy, read_trace, replay
+from malletrain.replay.cluster_trace import ClusterTrace
+from malletrain.replay.engine import Engine
 from malletrain.replay.report.intervals import by_day
 from malletrain.replay.result import Result
 from malletrain.replay.sizer import PolicySizer

@@ -140,9 +140,10 @@ def full(seed: int) -> Json:
             each["due"] = {"seconds": at.choice([600, 7200]), "samples": each["remaining_samples"]}
     names = [each["id"] for each in made["jobs"]]
     fast = at.randint(0, nodes)
+    for _ in range(3):  # numbers that an earlier problem held: those that follow stay as they were
+        at.randint(0, nodes)
     return made | {
         "classes": {"a100": fast, "v100": nodes - fast},
-        "supply": sorted(at.randint(0, nodes) for _ in range(3)),
         "budgets": [{"name": "account x", "jobs": names[: 1 + len(names) // 2], "node_s": at.choice([600, 36000])}],
     }
 
@@ -182,7 +183,6 @@ def faults() -> Iterator[tuple[str, str]]:
     yield "constraint", json.dumps(good | {"constraints": [{"coefficients": {"b": 1}, "upper": 2}]})
     yield "budget", json.dumps(good | {"budgets": [{"jobs": ["b"], "node_s": 2}]})
     yield "classes", json.dumps(good | {"classes": {"a100": 3}})
-    yield "supply", json.dumps(good | {"supply": [3, 1]})
 
 
 def tables() -> dict[str, str]:

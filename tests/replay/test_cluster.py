@@ -24,11 +24,17 @@ def records(
     """A log without node lists: (start, end, processors or nodes)."""
     start, end, width = (np.array(column) for column in zip(*rows, strict=True))
     return JobRecords(
-        Account("test", "SWF", len(rows), len(rows)), START + start, START + start, START + end.astype(float),
-        (width * (not procs)).astype(np.int32), (width * procs).astype(np.int32), (), np.empty(0, np.int64),
-        np.empty(0, np.int32), nodes, per_node, float(START + np.max(end[np.isfinite(end)])),
-        np.full(len(start), np.nan),
-    )  # fmt: skip
+        account=Account("test", "SWF", len(rows), len(rows)),
+        submit=START + start,
+        start=START + start,
+        end=START + end.astype(float),
+        limit=np.full(len(start), np.nan),
+        count=(width * (not procs)).astype(np.int32),
+        procs=(width * procs).astype(np.int32),
+        node_count=nodes,
+        procs_per_node=per_node,
+        last_seen=float(START + np.max(end[np.isfinite(end)])),
+    )
 
 
 def busy_seconds(machine: ClusterTrace) -> float:

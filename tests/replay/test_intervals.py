@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given, settings
 
 from malletrain.domain.job import ResizeCosts
-from malletrain.replay import ClusterTrace, TrainingJob, parse_policy, replay
+from malletrain.replay import parse_policy, replay
+from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.report.intervals import MIN_DAYS, by_day, intervals
 from malletrain.replay.report.page import write_report
 from malletrain.replay.run import Replay
 from malletrain.replay.traces.trace import BUSY, IDLE
+from malletrain.replay.workload import TrainingJob
 from tests.replay.small import job, trace, traces, workloads
 
 DAY = 86_400.0

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.replay.parts import Piece, run_in_processes
+from malletrain.replay.parts import Piece, run_pieces
 from malletrain.script_check.check_runs import _Run
 from malletrain.slurm.command import Commands
 from malletrain.slurm.read_pyslurm import choose
@@ -126,13 +126,13 @@ def test_slurms_commands_run_outside_the_working_folder(planted: Path) -> None:
     assert conf.strip() == str(planted / "slurm.conf")
 
 
-def _mapped(piece: object, choice: object, tell: object) -> str:
+def _mapped(part: object, choice: object) -> str:
     return "ran"
 
 
 def test_the_processes_of_a_replay(planted: Path) -> None:
     pieces = [Piece(0, 1.0, None, None)]  # type: ignore[arg-type]
-    found = run_in_processes(pieces, 1, _mapped, None, 1)  # type: ignore[arg-type]
+    found = run_pieces(pieces, 1, _mapped, None, processes=2)  # type: ignore[arg-type]
     assert [str(each) for each in found[0]] == ["ran"]
     assert not ran(planted)
 

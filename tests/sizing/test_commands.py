@@ -85,7 +85,7 @@ def test_every_field_reaches_its_policy() -> None:
 def test_deadlines_reach_their_policy() -> None:
     job = {"id": "a", "max": 8, "throughput": {"8": 80}, "due": {"seconds": 110, "samples": 4000}}
     other = {"id": "b", "max": 8, "throughput": {"8": 800}}
-    rich = {"horizon_s": 300, "nodes": 8, "jobs": [job, other], "supply": [8, 9]}
+    rich = {"horizon_s": 300, "nodes": 8, "jobs": [job, other]}
     done = malletrain("plan", "-", "--policy", "deadline", text=json.dumps(rich))
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["sizes"] == {"a": 4, "b": 4}
@@ -162,8 +162,6 @@ def _job(**change: Any) -> dict[str, Any]:
         (json.dumps(_job(due={"samples": 5})), "jobs[0].due"),
         (json.dumps(_job(due={"seconds": -1, "samples": 5})), "due: seconds"),
         (json.dumps(_job(due=[1, 2])), "jobs[0].due"),
-        (json.dumps(GOOD | {"supply": [5, 4]}), "supply"),
-        (json.dumps(GOOD | {"supply": [0.5]}), "supply"),
     ],
 )
 def test_refused_problems_name_the_field(text: str, field: str) -> None:

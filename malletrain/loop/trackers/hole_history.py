@@ -1,7 +1,7 @@
-"""What looks have shown of nodes without main job: which became idle together, how many there were, what was planned.
+"""What looks have shown of nodes without main job: which became idle together, and what was planned.
 
 A hole is a node's time without main job: it stands idle, or a pilot holds it. Nodes whose holes opened between the
-same two looks are a cohort. By how many there were, deadlines are promised.
+same two looks are a cohort.
 
 squeue(1) shows no planned start, and no nodes of it, from the moment that the start has passed until backfill comes
 to the job again: up to bf_interval (30 s by default), and longer while slurmctld is busy. A node that such a job is
@@ -15,10 +15,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from malletrain.decide.rules import Rules
-from malletrain.domain.event import DaemonStarted, DaemonStopped, Event, HolesEnded, HolesOpened, PoolCounted
+from malletrain.domain.event import DaemonStarted, Event, HolesEnded, HolesOpened
 from malletrain.domain.slurm_reasons import waits_for_nodes
 from malletrain.domain.snapshot import FREE_STATES, LEAVE_STATES, Node, NodeState, SlurmJob, Snapshot
-from malletrain.sizing.deadlines import supply_quantiles
 
 #: Looks farther apart than this do not tell when a hole ended.
 BLIND_S = 120.0
@@ -95,51 +94,6 @@ def _use(node: Node, of_main: Collection[str], held: Collection[str]) -> str:
 
 def _count(nodes: list[str]) -> str:
     return "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
-
-
-#: What was seen counts half after so long.
-HALF_LIFE_S = 14 * 86400.0
-FADE_EVERY_S = 3600.0
-#: A daemon that died says nothing of what came after: its last level counts for so long at most.
-LONGEST_S = 6 * 3600.0
-
-
-class SupplyHistory:
-    """Folds the counts of nodes by use. Seconds at each number of nodes without a main job, old ones fading."""
-
-    def __init__(self) -> None:
-        self.seen_s = 0.0
-        self._levels: dict[int, float] = {}
-        self._level: int | None = None
-        self._since = 0.0
-        self._faded = 0.0
-
-    def apply(self, event: Event) -> None:
-        """Take in one event of the journal."""
-        match event.payload:
-            case DaemonStarted() | DaemonStopped():
-                self._until(event.at)
-                self._level = None
-            case PoolCounted() as pool:
-                self._until(event.at)
-                self._level, self._since = pool.without_main, event.at
-
-    def supply(self, rules: Rules) -> tuple[int, ...]:
-        """Equally likely numbers of nodes that pilots may hold, ascending; empty before anything was seen."""
-        found = supply_quantiles(list(self._levels), list(self._levels.values()))
-        return tuple(max(0, min(n - rules.keep_idle, rules.max_pilots)) for n in found)
-
-    def _until(self, at: float) -> None:
-        """The level lasted until `at`."""
-        if self._level is None:
-            return
-        lasted = min(max(0.0, at - self._since), LONGEST_S)
-        self._levels[self._level] = self._levels.get(self._level, 0.0) + lasted
-        self.seen_s += lasted
-        if at - self._faded > FADE_EVERY_S:
-            keep = 0.5 ** ((at - self._faded) / HALF_LIFE_S) if self._faded else 1.0
-            self._levels = {level: keep * seconds for level, seconds in self._levels.items() if keep * seconds > 1.0}
-            self._faded = at
 
 
 class PlannedStarts:

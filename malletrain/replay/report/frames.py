@@ -20,11 +20,8 @@ from malletrain.replay.scoring.ideal import Ideal
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
 
 #: Classes of hole lengths: upper bounds in seconds, and their names.
-HOLE_CLASSES = (
-    (60, "< 1 min"), (120, "1-2 min"), (300, "2-5 min"), (600, "5-10 min"), (1800, "10-30 min"), (3600, "30-60 min"),
-    (14_400, "1-4 h"), (86_400, "4-24 h"), (float("inf"), "> 24 h"),
-)  # fmt: skip
-
+HOLE_BOUNDS = np.array([60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 14_400.0, 86_400.0, np.inf])
+HOLE_NAMES = ("< 1 min", "1-2 min", "2-5 min", "5-10 min", "10-30 min", "30-60 min", "1-4 h", "4-24 h", "> 24 h")
 
 #: Pilots, or changes of nodes, that are looked at together.
 ROWS_AT_ONCE = 1 << 18
@@ -80,15 +77,14 @@ def _means(time: NDArray[Any], value: NDArray[Any], edges: NDArray[Any]) -> NDAr
 def holes(answer: Replay) -> ColumnTable:
     """Holes by length: how many, their node-hours, and how many of these pilots held, for each policy. Of a sample,
     held is estimated by the holes' node-hours on the days that were replayed."""
-    trace, n = answer.trace, len(HOLE_CLASSES)
-    bounds = np.array([bound for bound, _ in HOLE_CLASSES])
+    trace, n = answer.trace, len(HOLE_NAMES)
     count, seconds, inside = np.zeros(n, np.int64), np.zeros(n), np.zeros(n)
     used = {name: np.zeros(n) for name in answer.results}
     spans = [] if answer.sampled is None else answer.sampled.sample.spans
     # Some nodes at a time: all holes of a year of a large machine take more memory than the rest of the answer.
     for low, high, idle in trace.interval_blocks():
         length = idle.end - idle.begin
-        of = np.searchsorted(bounds, length, side="right")
+        of = np.searchsorted(HOLE_BOUNDS, length, side="right")
         count += np.bincount(of, minlength=n)[:n]
         seconds += np.bincount(of, weights=length, minlength=n)[:n]
         for first, last in spans:
@@ -102,9 +98,7 @@ def holes(answer: Replay) -> ColumnTable:
                 rows = pilots.rows(mine[begin : begin + ROWS_AT_ONCE])
                 hole = _hole_of(idle, rows.node, rows.start, trace.start, trace.end)
                 used[name] += np.bincount(of[hole], weights=rows.end - rows.start, minlength=n)[:n]
-    columns: ColumnTable = {
-        "length": np.array([name for _, name in HOLE_CLASSES]), "holes": count, "node_hours": seconds / 3600
-    }  # fmt: skip
+    columns: ColumnTable = {"length": np.array(HOLE_NAMES), "holes": count, "node_hours": seconds / 3600}
     scale = np.ones(n)
     if answer.sampled is not None:
         scale = np.divide(columns["node_hours"] * 3600, inside, out=np.zeros(n), where=inside > 0)
@@ -124,13 +118,17 @@ def _hole_of(
 
 def jobs(answer: Replay) -> ColumnTable:
     """One row a job and policy."""
-    rows = [
-        (name, each.job.name, each.job.submitted_at, result.finished[j], result.finished[j] - each.job.submitted_at,
-         result.samples[j], result.totals.by_job[j] / 3600)
-        for name, result in answer.results.items() for j, each in enumerate(answer.jobs)
-    ]  # fmt: skip
-    names = ("policy", "job", "submitted", "finished", "jct_s", "samples", "node_hours")
-    return {name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
+    results = answer.results.values()
+    submitted = np.array([each.job.submitted_at for each in answer.jobs])
+    return {
+        "policy": np.repeat(list(answer.results), len(answer.jobs)),
+        "job": np.tile([each.job.name for each in answer.jobs], len(results)),
+        "submitted": np.tile(submitted, len(results)),
+        "finished": np.concatenate([result.finished for result in results]),
+        "jct_s": np.concatenate([result.finished - submitted for result in results]),
+        "samples": np.concatenate([result.samples for result in results]),
+        "node_hours": np.concatenate([result.totals.by_job for result in results]) / 3600,
+    }
 
 
 def pilots(answer: Replay, name: str, at_once: int) -> Iterator[tuple[str, int, int, str, str]]:
@@ -165,15 +163,10 @@ def node_map(answer: Replay, name: str, nodes: int = 120, bins: int = 480) -> No
     edges = np.linspace(trace.start, trace.end, bins + 1)
     seconds = np.zeros((4, len(chosen), bins))
     drawn = row >= 0
-    wanted = _rows_of(trace.node, drawn)
-    order = wanted[np.argsort(trace.node[wanted], kind="stable")]
-    node, state = trace.node[order], trace.state[order]
-    begin = trace.time[np.searchsorted(trace.first, order, side="right") - 1]
-    last = np.append(node[1:] != node[:-1], True) if len(node) else np.empty(0, bool)
-    end = np.where(last, trace.end, np.append(begin[1:], trace.end))
+    changes = _rows_of(trace.node, drawn)
     for kind, layer in ((IDLE, 1), (DOWN, 3)):
-        mine = state == kind
-        _spread(seconds[layer], row[node[mine]], begin[mine], end[mine], edges)
+        found = trace.intervals(changes, kind)
+        _spread(seconds[layer], row[found.node], found.begin, found.end, edges)
     pilots = log.pilots.rows(_rows_of(log.pilots.node, drawn))
     _spread(seconds[2], row[pilots.node], pilots.start, pilots.end, edges)
     seconds[1] -= seconds[2]
@@ -189,9 +182,12 @@ def _rows_of(node: NDArray[np.int32], wanted: NDArray[np.bool_]) -> NDArray[np.i
 
 
 def _spread(
-    total: NDArray[np.float64], row: NDArray[np.int64], begin: NDArray[np.float64], end: NDArray[np.float64],
+    total: NDArray[np.float64],
+    row: NDArray[np.int64],
+    begin: NDArray[np.float64],
+    end: NDArray[np.float64],
     edges: NDArray[np.float64],
-) -> None:  # fmt: skip
+) -> None:
     """Adds each interval's seconds to the spans that it covers."""
     width, origin, bins = edges[1] - edges[0], edges[0], len(edges) - 1
     first = np.clip(((begin - origin) / width).astype(np.int64), 0, bins - 1)

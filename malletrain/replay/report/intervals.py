@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 
 from malletrain.replay.result import Result
 from malletrain.replay.run import Replay
-from malletrain.replay.sampling import BOOTSTRAP_DRAWS, DAY_S
+from malletrain.replay.sampling import BOUNDS, DAY_S, drawn_ratios
 
 Floats = NDArray[np.float64]
 
 #: Days of the window below which no interval is given.
 MIN_DAYS = 4
-_BOUNDS = (0.025, 0.975)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,42 +48,28 @@ def by_day(start: float, end: float, result: Result, day_s: float = DAY_S) -> tu
     return np.diff(np.interp(edges, at, trained)), np.diff(np.interp(edges, at, best)), np.diff(edges)
 
 
+def _by_day(answer: Replay, policy: str, day_s: float) -> tuple[Floats, Floats]:
+    """What the policy trained on each day that was replayed, and the best possible."""
+    if answer.sampled is not None:
+        return answer.sampled.found[policy]["speedup"], answer.sampled.ideal[answer.sampled.sample.drawn]
+    return by_day(answer.trace.start, answer.trace.end, answer.results[policy], day_s)[:2]
+
+
 def intervals(answer: Replay, day_s: float = DAY_S) -> tuple[Interval, ...]:
     """One of each policy, in their order; none where the window has too few days, or there was nothing to train.
     The same draws of days for all policies."""
-    if answer.sampled is not None:
-        return tuple(_estimated(answer, name) for name in answer.results)
-    trace = answer.trace
-    days = [by_day(trace.start, trace.end, result, day_s)[:2] for result in answer.results.values()]
+    days = [_by_day(answer, name, day_s) for name in answer.results]
     count = len(days[0][0])
     if count < MIN_DAYS or any(best.sum() <= 0 for _, best in days):
         return ()
     shares = [float(trained.sum() / best.sum()) for trained, best in days]
-    drawn = [_drawn_ratios(trained, best) for trained, best in days]
+    drawn = [drawn_ratios(trained, best) for trained, best in days]
     found = []
     for name, share, each in zip(answer.results, shares, drawn, strict=True):
-        low, high = np.quantile(each, _BOUNDS).tolist()
-        less, more = np.quantile(each - drawn[0], _BOUNDS).tolist()
+        low, high = np.quantile(each, BOUNDS).tolist()
+        less, more = np.quantile(each - drawn[0], BOUNDS).tolist()
         found.append(Interval(name, share, low, high, share - shares[0], less, more, count))
     return tuple(found)
-
-
-def _drawn_ratios(of: Floats, to: Floats) -> Floats:
-    """Sum `of` over sum `to` of days drawn anew, the same days whatever is asked of them."""
-    draws = np.random.default_rng(1).integers(0, len(of), (BOOTSTRAP_DRAWS, len(of)))
-    sums = to[draws].sum(axis=1)
-    ratios: Floats = np.divide(of[draws].sum(axis=1), sums, out=np.ones(BOOTSTRAP_DRAWS), where=sums > 0)
-    return ratios
-
-
-def _estimated(answer: Replay, policy: str) -> Interval:
-    """By the days that were replayed."""
-    sampled = answer.sampled
-    assert sampled is not None
-    ideal = float(sampled.ideal.sum()) or 1.0
-    share = sampled.figure(policy, "speedup").over(ideal)
-    more = sampled.more_trained(policy, next(iter(answer.results))).over(ideal)
-    return Interval(policy, share.value, share.low, share.high, more.value, more.low, more.high, sampled.sample.size)
 
 
 def nodes_interval(answer: Replay, policy: str, day_s: float = DAY_S) -> tuple[float, float] | None:
@@ -96,5 +81,5 @@ def nodes_interval(answer: Replay, policy: str, day_s: float = DAY_S) -> tuple[f
     trained, _, lasts = by_day(trace.start, trace.end, answer.results[policy], day_s)
     if len(lasts) < MIN_DAYS:
         return None
-    low, high = np.quantile(_drawn_ratios(trained, lasts), _BOUNDS).tolist()
+    low, high = np.quantile(drawn_ratios(trained, lasts), BOUNDS).tolist()
     return low, high

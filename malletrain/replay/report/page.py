@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, tzinfo
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -68,43 +69,59 @@ def write_report(answer: Replay, folder: Path, origin: Origin = Origin()) -> Pat
     }
     for title, data in tables.items():
         _write_csv(folder / f"{title}.csv", list(data), frames.rows_of(data))
-    with gzip.open(folder / "pilots.csv.gz", "wt", compresslevel=6, newline="", encoding="utf-8") as file:
-        _write_rows(
-            file, ["node", "start", "seconds", "job", "ended_by"], frames.pilots(answer, name, _PILOTS_AT_ONCE)
-        )
+    head = ["node", "start", "seconds", "job", "ended_by"]
+    _write_csv(folder / "pilots.csv.gz", head, frames.pilots(answer, name, _PILOTS_AT_ONCE))
     key, made = list(key_figures(answer)), _origin(answer, origin)
     sure = intervals(answer)
-    found = answer.as_json() | {"intervals": [asdict(each) for each in sure], "assumed": _assumed(answer),
-                                "key_figures": dict(key), "made": dict(made)}  # fmt: skip
+    found = answer.as_json() | {
+        "intervals": [asdict(each) for each in sure],
+        "assumed": _assumed(answer),
+        "key_figures": dict(key),
+        "made": dict(made),
+    }
     (folder / "answer.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     week, node_map = frames.hours_of_week(answer, origin.zone), frames.node_map(answer, name)
     by_day = list(zip(WEEKDAYS, week.tolist(), strict=True))
-    _write_csv(
-        folder / "week.csv", ["weekday", *(f"{hour:02d}" for hour in range(24))], [(day, *row) for day, row in by_day]
-    )
-    _write_csv(
-        folder / "nodes.csv",
-        ["node", *(f"{t:.0f}" for t in node_map.time.tolist())],
-        [(node, *row) for node, row in zip(node_map.nodes, node_map.state.tolist(), strict=True)],
-    )
+    head = ["weekday", *(f"{hour:02d}" for hour in range(24))]
+    _write_csv(folder / "week.csv", head, ((day, *row) for day, row in by_day))
+    by_node = zip(node_map.nodes, node_map.state.tolist(), strict=True)
+    head = ["node", *(f"{t:.0f}" for t in node_map.time.tolist())]
+    _write_csv(folder / "nodes.csv", head, ((node, *row) for node, row in by_node))
     times, holes, drawn = tables["timeline"], tables["holes"], list(answer.scores)[:3]
     page = _template().render(
-        answer=answer, best=name, warnings=answer.warnings, least_days=MIN_DAYS, node_colours=NODE_COLOURS,
-        headline=headline(answer), key=key, trainings=trainings(answer), sampled=sampled(answer),
-        limits=limits(answer), costs=_costs(answer),
-        zone=origin.zone, week=by_day, week_top=float(np.nanmax(week, initial=0.0)) or 1.0,
-        hole_lengths=holes["length"].tolist(), hole_table=_as_text(tables["holes"]),
-        holes=[("idle", holes["node_hours"].tolist()),
-               *((f"held ({p})", holes[f"used_{p}"].tolist()) for p in drawn)],
-        timeline=[("idle, pilots or not", times["idle"].tolist()),
-                  *((f"held ({p})", times[f"held_{p}"].tolist()) for p in drawn)],
-        ticks=_ticks(answer, origin.zone), months=_as_text(tables["months"]), policies=table(answer.scores),
-        intervals=sure, waterfall=waterfall_table(score),
-        nodes_drawn=len(node_map.nodes), node_map=_picture(node_map.state),
-        only="" if answer.sampled is None else "; pilots only of the days that were replayed",
+        answer=answer,
+        best=name,
+        least_days=MIN_DAYS,
+        node_colours=NODE_COLOURS,
+        headline=headline(answer),
+        key=key,
+        trainings=trainings(answer),
+        sampled=sampled(answer),
+        limits=limits(answer),
+        costs=_costs(answer),
+        zone=origin.zone,
+        week=by_day,
+        week_top=float(np.nanmax(week, initial=0.0)) or 1.0,
+        hole_lengths=holes["length"].tolist(),
+        hole_table=_as_text(tables["holes"]),
+        holes=[
+            ("idle", holes["node_hours"].tolist()),
+            *((f"held ({p})", holes[f"used_{p}"].tolist()) for p in drawn),
+        ],
+        timeline=[
+            ("idle, pilots or not", times["idle"].tolist()),
+            *((f"held ({p})", times[f"held_{p}"].tolist()) for p in drawn),
+        ],
+        ticks=_ticks(answer, origin.zone),
+        months=_as_text(tables["months"]),
+        policies=table(answer.scores),
+        intervals=sure,
+        waterfall=waterfall_table(score),
+        nodes_drawn=len(node_map.nodes),
+        node_map=_picture(node_map.state),
         delays=[(p, each.main_delay) for p, each in answer.scores.items() if each.main_delay is not None],
         log=[*_log(answer), *made],
-    )  # fmt: skip
+    )
     path = folder / "index.html"
     path.write_text(page, encoding="utf-8")
     return path
@@ -120,14 +137,14 @@ def _template() -> Any:
 
 
 def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        _write_rows(file, header, rows)
-
-
-def _write_rows(file: Any, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
+    """Packed where the name ends so."""
+    with (
+        gzip.open(path, "wb", 6) if path.suffix == ".gz" else path.open("wb") as raw,
+        TextIOWrapper(raw, "utf-8", newline="") as file,
+    ):
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)
 
 
 def _digits(value: float) -> str:
@@ -186,13 +203,19 @@ def _assumed(answer: Replay) -> dict[str, object]:
     """The daemon's rules, the costs and the horizons that were replayed."""
     options = answer.options
     rules = options.rules
-    limits = {"max_pilots": rules.max_pilots, "max_nodes": rules.max_nodes, "keep_idle": rules.keep_idle,
-              "pilot_minutes": rules.max_pilot_s / 60}  # fmt: skip
+    limits = {
+        "max_pilots": rules.max_pilots,
+        "max_nodes": rules.max_nodes,
+        "keep_idle": rules.keep_idle,
+        "pilot_minutes": rules.max_pilot_s / 60,
+    }
     return {
-        "daemon": options.daemon, **(limits if options.daemon else {}), "tick_s": options.tick_s,
+        "daemon": options.daemon,
+        **(limits if options.daemon else {}),
+        "tick_s": options.tick_s,
         "horizon_s": {choice.name: choice.horizon_s for choice in answer.choices},
         "activate_grow_shrink_s": _costs(answer),
-    }  # fmt: skip
+    }
 
 
 def _costs(answer: Replay) -> list[tuple[float, float, float]]:
@@ -204,10 +227,11 @@ def _origin(answer: Replay, origin: Origin) -> list[tuple[str, str]]:
     """Where the report comes from: command, version, seed, mix, units."""
     named = answer.trace.names_are_real or answer.trace.account.kind == "node events"
     units = (
-        "nodes, by the names that the log gives" if named
+        "nodes, by the names that the log gives"
+        if named
         else "nodes as counted from the log, which says on how many processors a job ran and not on which nodes "
         "(replay.procs_per_node, --nodes)"
-    )  # fmt: skip
+    )
     rows = [("training jobs", origin.mix), ("command", origin.command), ("version", origin.version)]
     return [("counted in", units), ("seed", str(origin.seed)), *((what, value) for what, value in rows if value)]
 

@@ -38,11 +38,11 @@ def headline(answer: Replay) -> str:
         if not options.daemon
         else options.daemon[:1].upper() + options.daemon[1:]
     )
-    whole = answer.trace.seconds or 1.0
-    bound = "" if score.share_of_ideal is None else (
-        f" Upper bound, at no cost and with no limit: {score.ideal_speedup_node_seconds / whole:,.1f} nodes; this is "
-        f"{score.share_of_ideal:.1%} of it."
-    )  # fmt: skip
+    bound = ""
+    if score.share_of_ideal is not None:
+        most = score.ideal_speedup_node_seconds / (answer.trace.seconds or 1.0)
+        share = f"{score.share_of_ideal:.1%}"
+        bound = f" Upper bound, at no cost and with no limit: {most:,.1f} nodes; this is {share} of it."
     return (
         f"In {length(answer.trace.seconds)} {trace['idle_share']:.1%} of {trace['nodes']:,} nodes' time stood idle "
         f"({score.idle_node_seconds / 3600:,.0f} node-hours). {who} would have held {used:.1%} of it with policy "
@@ -127,23 +127,25 @@ def table(scores: Mapping[str, Score]) -> list[list[str]]:
     rows = [[*head.split("|"), *(["deadlines met"] if due else [])]]
     for name, s in scores.items():
         idle = s.idle_node_seconds or 1.0
-        rows.append([
-            name,
-            "-" if s.share_of_ideal is None else f"{s.share_of_ideal:.2%}",
-            f"{s.occupied_node_seconds / idle:.1%}",
-            f"{s.productive_node_seconds / idle:.1%}",
-            f"{s.equivalent_nodes:,.1f}",
-            f"{s.samples / 1e6:,.1f}",
-            f"{s.rescales:,}",
-            f"{s.activations:,}",
-            f"{s.preemptions:,}",
-            f"{s.jobs_completed:,}",
-            "-" if s.mean_wait_s is None else f"{s.mean_wait_s / 3600:,.2f}",
-            "-" if s.mean_jct_s is None else f"{s.mean_jct_s / 3600:,.2f}",
-            "-" if s.jain is None else f"{s.jain:.3f}",
-            "-" if s.solve_s is None else f"{s.solve_s.median * 1e3:.2f}",
-            *([f"{s.deadlines_met:,} of {s.deadlines:,}"] if due else []),
-        ])  # fmt: skip
+        rows.append(
+            [
+                name,
+                "-" if s.share_of_ideal is None else f"{s.share_of_ideal:.2%}",
+                f"{s.occupied_node_seconds / idle:.1%}",
+                f"{s.productive_node_seconds / idle:.1%}",
+                f"{s.equivalent_nodes:,.1f}",
+                f"{s.samples / 1e6:,.1f}",
+                f"{s.rescales:,}",
+                f"{s.activations:,}",
+                f"{s.preemptions:,}",
+                f"{s.jobs_completed:,}",
+                "-" if s.mean_wait_s is None else f"{s.mean_wait_s / 3600:,.2f}",
+                "-" if s.mean_jct_s is None else f"{s.mean_jct_s / 3600:,.2f}",
+                "-" if s.jain is None else f"{s.jain:.3f}",
+                "-" if s.solve_s is None else f"{s.solve_s.median * 1e3:.2f}",
+                *([f"{s.deadlines_met:,} of {s.deadlines:,}"] if due else []),
+            ]
+        )
     return rows
 
 

@@ -7,14 +7,15 @@ jobs on these nodes. Where jobs' batches may change, O_j(k) is progress at the b
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.replay.sizer import rate_of_one, speedups, trained_curve
+from malletrain.replay.sizer import demand, rate_of_one, speedups, trained_curve
 from malletrain.replay.workload import TrainingJob
 from malletrain.sizing.knapsack import solve
-from malletrain.sizing.problem import JobDemand, Problem
+from malletrain.sizing.problem import Problem
 from malletrain.sizing.values import value_table
 
 Floats = NDArray[np.float64]
@@ -55,13 +56,10 @@ class Ideal:
         return self._points[key]
 
     def _solve(self, live: tuple[int, ...], nodes: int) -> float:
-        demands = []
-        for j in live:
-            job = self._jobs[j].job
-            demands.append(
-                JobDemand(job.id, 0, job.min_nodes, job.max_nodes, trained_curve(self._jobs[j], None), job.sizes,
-                          weight=1.0 / rate_of_one(self._jobs[j]))
-            )  # fmt: skip
+        demands = [
+            replace(demand(each, 0), curve=trained_curve(each, None), weight=1.0 / rate_of_one(each), activate_s=0.0)
+            for each in map(self._jobs.__getitem__, live)
+        ]
         return solve(value_table(Problem(1.0, nodes, tuple(demands))), nodes).objective
 
     def _table(self, live: tuple[int, ...]) -> Floats:

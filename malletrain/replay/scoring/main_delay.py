@@ -58,9 +58,14 @@ def modelled(starts: int, starts_on_pilots: int, reaction: Reaction) -> MainDela
     paying = min(1.0, react / cycle) if cycle > 0 and starts_on_pilots else 0.0
     mean = react if starts_on_pilots else 0.0
     return MainDelay(
-        starts, starts_on_pilots, paying, mean * starts_on_pilots / starts if starts else 0.0, mean,
-        (react + cycle) if starts_on_pilots else 0.0, reaction,
-    )  # fmt: skip
+        starts,
+        starts_on_pilots,
+        paying,
+        mean * starts_on_pilots / starts if starts else 0.0,
+        mean,
+        (react + cycle) if starts_on_pilots else 0.0,
+        reaction,
+    )
 
 
 def parse_reaction(given: str, where: str) -> Reaction:
@@ -89,4 +94,4 @@ def parse_reaction(given: str, where: str) -> Reaction:
         raise InvalidInput(where, f"epilog_s={epilog!r} is not a number of seconds") from None
     return Reaction(
         epilog_s=epilog_s, cycle_s=interval + (diagnosis.plan.backfill_cycle_s or 0.0), source=", ".join(said)
-    )  # fmt: skip
+    )

@@ -5,25 +5,26 @@ from __future__ import annotations
 from array import array
 from datetime import UTC, tzinfo
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.replay.traces.source import Lines, opened
 from malletrain.replay.traces.table import Table
-from malletrain.replay.traces.trace import BUSY, DOWN, IDLE, MAX_NODES, NodeChanges, Tally, column
-from malletrain.replay.traces.words import TimeParser, expand, is_no_time
+from malletrain.replay.traces.trace import BUSY, DOWN, IDLE, MAX_NODES, NodeChanges, column
+from malletrain.replay.traces.words import TimeParser, expand, is_no_time, time_parser
 
 #: Words for a node's state, Slurm's own included. PLANNED is idle now, kept for a planned start.
-STATE_WORDS = {
-    "idle": IDLE, "free": IDLE, "planned": IDLE, "1": IDLE,
-    "busy": BUSY, "alloc": BUSY, "allocated": BUSY, "mix": BUSY, "mixed": BUSY, "comp": BUSY, "completing": BUSY,
-    "resv": BUSY, "reserved": BUSY, "0": BUSY,
-    "down": DOWN, "drain": DOWN, "drained": DOWN, "drng": DOWN, "draining": DOWN, "maint": DOWN, "fail": DOWN,
-    "unknown": DOWN, "powered_down": DOWN, "off": DOWN,
-}  # fmt: skip
+_WORDS = {
+    IDLE: "idle free planned 1",
+    BUSY: "busy alloc allocated mix mixed comp completing resv reserved 0",
+    DOWN: "down drain drained drng draining maint fail unknown powered_down off",
+}
+STATE_WORDS = {word: state for state, words in _WORDS.items() for word in words.split()}
 
-
+#: What such a trace is called (`Account.kind`).
+EVENTS = "node events"
 EVENT_COLUMNS = ("time", "node", "state")
 
 
@@ -31,43 +32,62 @@ def is_events_header(line: str) -> bool:
     return set(EVENT_COLUMNS) <= {word.strip().lower() for word in line.lstrip("\ufeff").split(",")}
 
 
-def read_events(lines: Lines, tally: Tally, time_of: TimeParser) -> NodeChanges:
+class _Changes:
+    """Collects changes of nodes, in any order."""
+
+    def __init__(self, lines: Lines) -> None:
+        self.lines = lines
+        self.number: dict[str, int] = {}
+        self.times, self.nodes, self.states = array("d"), array("i"), array("b")
+
+    def add(self, name: str, at: float, state: int) -> None:
+        index = self.number.setdefault(name, len(self.number))
+        if index >= MAX_NODES:
+            raise InvalidInput(self.lines.where, f"more than {MAX_NODES:,} distinct nodes")
+        self.nodes.append(index)
+        self.times.append(at)
+        self.states.append(state)
+
+    def in_order(self, kind: str) -> NodeChanges:
+        """All of them, by time."""
+        time, tally = column(self.times, np.float64), self.lines.tally
+        order: Any = slice(None)
+        if (np.diff(time) < 0).any():
+            order = np.argsort(time, kind="stable")
+            if kind == EVENTS:
+                tally.warn("The events are not in order of time; they were sorted.")
+        return NodeChanges(
+            tally.account(self.lines.source, kind, self.lines.number, len(time)),
+            tuple(self.number),
+            time[order],
+            column(self.nodes, np.int32)[order],
+            column(self.states, np.int8)[order],
+        )
+
+
+def read_events(lines: Lines, time_of: TimeParser) -> NodeChanges:
     """Reads the CSV; the header names the columns, in any order, others are ignored.
 
     Raises:
         InvalidInput: no event at all, or more nodes than a machine has.
     """
-    number: dict[str, int] = {}
-    times, nodes, states = array("d"), array("i"), array("b")
-    for moment, node_name, word in Table(lines, tally, EVENT_COLUMNS, EVENT_COLUMNS):
-        state = STATE_WORDS.get(word.strip().lower().rstrip("*~#!%$@^+-"))
-        at, name = time_of(moment), node_name.strip()
+    changes, skip = _Changes(lines), lines.tally.skip
+    for row in Table(lines, EVENT_COLUMNS):
+        state = STATE_WORDS.get(row["state"].lower().rstrip("*~#!%$@^+-"))
+        at, name = time_of(row["time"]), row["node"]
         if state is None:
-            tally.skip("unknown state", lines.number)
+            skip("unknown state", lines.number)
         elif at is None:
-            tally.skip("unreadable time", lines.number)
+            skip("unreadable time", lines.number)
         elif not name:
-            tally.skip("no node name", lines.number)
+            skip("no node name", lines.number)
         else:
-            index = number.get(name)
-            if index is None:
-                index = number[name] = len(number)
-                if index >= MAX_NODES:
-                    raise InvalidInput(f"{lines.source}:{lines.number}", f"more than {MAX_NODES:,} distinct nodes")
-            times.append(at)
-            nodes.append(index)
-            states.append(state)
-    if not times:
+            changes.add(name, at, state)
+    if not changes.times:
         raise InvalidInput(
             lines.source, "holds no node event; expected lines such as 2021-02-10T00:08:52,a01n01,idle"
         )
-    time, node, state_column = column(times, np.float64), column(nodes, np.int32), column(states, np.int8)
-    if (np.diff(time) < 0).any():
-        tally.warn("The events are not in order of time; they were sorted.")
-        order = np.argsort(time, kind="stable")
-        time, node, state_column = time[order], node[order], state_column[order]
-    account = tally.account(lines.source, "node events", lines.number, len(time))
-    return NodeChanges(account, tuple(number), time, node, state_column)
+    return changes.in_order(EVENTS)
 
 
 def read_outages(path: Path, zone: tzinfo = UTC) -> NodeChanges:
@@ -76,32 +96,21 @@ def read_outages(path: Path, zone: tzinfo = UTC) -> NodeChanges:
     Raises:
         InvalidInput: a column is missing.
     """
-    tally, time_of = Tally(), TimeParser(zone)
-    number: dict[str, int] = {}
-    nodes, times, states = array("i"), array("d"), array("b")
+    time_of = time_parser(zone)
     with opened(path) as stream:
-        lines = Lines(stream, str(path), tally)
-        wanted = ("nodename", "timestart", "timeend", "cluster")
-        for node_list, started, ended, cluster in Table(lines, tally, wanted, ("nodename", "timestart")):
-            tally.of_cluster(cluster.strip(), f"{path}:{lines.number}")
-            start, end = time_of(started), time_of(ended)
-            names = expand(node_list)
-            if names is None or start is None or (end is None and not is_no_time(ended)):
-                tally.skip("unreadable", lines.number)
+        lines = Lines(stream, str(path))
+        changes = _Changes(lines)
+        for row in Table(lines, ("nodename", "timestart")):
+            lines.tally.of_cluster(row["cluster"], lines.where)
+            start, end = time_of(row["timestart"]), time_of(row["timeend"])
+            names = expand(row["nodename"])
+            if names is None or start is None or (end is None and not is_no_time(row["timeend"])):
+                lines.tally.skip("unreadable", lines.number)
                 continue
             for name in names:  # none: an event of the whole cluster, such as a change of its size
-                index = number.setdefault(name, len(number))
-                nodes.append(index)
-                times.append(start)
-                states.append(DOWN)
+                changes.add(name, start, DOWN)
                 if end is not None and end > start:
-                    nodes.append(index)
-                    times.append(end)
-                    states.append(IDLE)
+                    changes.add(name, end, IDLE)
     if not lines.number:
         raise InvalidInput(str(path), "is empty; expected the output of `sacctmgr -P show event`")
-    order = np.argsort(column(times, np.float64), kind="stable")
-    return NodeChanges(
-        tally.account(str(path), "outages", lines.number, len(times)), tuple(number),
-        column(times, np.float64)[order], column(nodes, np.int32)[order], column(states, np.int8)[order],
-    )  # fmt: skip
+    return changes.in_order("outages")

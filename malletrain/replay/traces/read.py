@@ -11,8 +11,8 @@ from malletrain.replay.traces.events import is_events_header, read_events
 from malletrain.replay.traces.sacct import is_sacct_header, read_sacct
 from malletrain.replay.traces.source import Lines, opened
 from malletrain.replay.traces.swf import looks_like_swf, read_swf
-from malletrain.replay.traces.trace import MAX_NODES, Tally, Trace
-from malletrain.replay.traces.words import TimeParser, expand
+from malletrain.replay.traces.trace import MAX_NODES, Trace
+from malletrain.replay.traces.words import expand, time_parser
 
 _HEADLESS = re.compile(r"\d+(?:_\d+)?(?:\.\w+)?[^\w.]{1,4}[^ ]*[A-Z]{6}")
 
@@ -25,19 +25,19 @@ def read_trace(path: Path, zone: tzinfo = UTC, ignore_partitions: frozenset[str]
     Raises:
         InvalidInput: not one of these formats, damaged, or without a single usable record.
     """
-    source, tally = str(path), Tally()
+    source = str(path)
     with opened(path) as stream:
-        lines = Lines(stream, source, tally)
+        lines = Lines(stream, source)
         line = lines.first()
         if is_events_header(line):
-            return read_events(lines, tally, TimeParser(zone))
+            return read_events(lines, time_parser(zone))
         if is_sacct_header(line):
-            return read_sacct(lines, tally, TimeParser(zone), ignore_partitions)
+            return read_sacct(lines, time_parser(zone), ignore_partitions)
         if looks_like_swf(line):
-            return read_swf(lines, tally)
+            return read_swf(lines)
     if not line:
-        raise InvalidInput(source, f"holds nothing that can be read (skipped: {tally.summary()})")
-    raise InvalidInput(f"{source}:{lines.number}", _what_was_expected(line))
+        raise InvalidInput(source, f"holds nothing that can be read (skipped: {lines.tally.summary()})")
+    raise InvalidInput(lines.where, _what_was_expected(line))
 
 
 def read_machine(path: Path) -> frozenset[str]:
@@ -49,11 +49,11 @@ def read_machine(path: Path) -> frozenset[str]:
     """
     found: set[str] = set()
     with opened(path) as stream:
-        lines = Lines(stream, str(path), Tally())
+        lines = Lines(stream, str(path))
         for line in lines:
             found.update(expand(line.strip().partition("|")[0].strip()) or ())
             if len(found) > MAX_NODES:
-                raise InvalidInput(f"{path}:{lines.number}", f"more than {MAX_NODES:,} distinct nodes")
+                raise InvalidInput(lines.where, f"more than {MAX_NODES:,} distinct nodes")
     if not found:
         raise InvalidInput(str(path), "names no node; `malletrain replay --how` prints the sinfo command")
     return frozenset(found)

@@ -46,12 +46,18 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 
 class Lines:
     """The lines of a stream as text, numbered from 1. Undecodable bytes become U+FFFD; a line longer than
-    `MAX_LINE_BYTES` bytes is counted as skipped and never held in memory. `number` is that of the line given last."""
+    `MAX_LINE_BYTES` bytes is counted as skipped and never held in memory. `number` is that of the line given last;
+    `tally` counts what is left out."""
 
-    def __init__(self, stream: BinaryIO, source: str, tally: Tally) -> None:
-        self.stream, self.source, self.tally = stream, source, tally
+    def __init__(self, stream: BinaryIO, source: str) -> None:
+        self.stream, self.source, self.tally = stream, source, Tally()
         self.number = 0
         self._lines = self._read()
+
+    @property
+    def where(self) -> str:
+        """File and line, for an error."""
+        return f"{self.source}:{self.number}"
 
     def first(self) -> str:
         """The next line with text, with which the lines then begin; empty where there is none."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.replay.traces.source import Lines
-from malletrain.replay.traces.trace import JobRecords, Tally, column
+from malletrain.replay.traces.trace import JobRecords, column
 
 #: Larger submit times are Unix seconds (2001 and later), whatever the header says.
 MIN_UNIX_TIME_S = 1_000_000_000
@@ -42,15 +42,14 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def read_swf(lines: Lines, tally: Tally) -> JobRecords:
+def read_swf(lines: Lines) -> JobRecords:
     """Reads the log; rows may be in any order. Jobs that never ran are counted as skipped.
 
     Raises:
         InvalidInput: no job that ran.
     """
-    header: dict[str, int] = {}
-    submit, start, end, procs = array("d"), array("d"), array("d"), array("i")
-    limit = array("d")
+    tally, header = lines.tally, dict[str, int]()
+    submit, start, end, limit, procs = array("d"), array("d"), array("d"), array("d"), array("i")
     no_wait = requested = extended = 0
     for line in lines:
         if line.lstrip().startswith(";"):
@@ -99,7 +98,6 @@ def read_swf(lines: Lines, tally: Tally) -> JobRecords:
         offset = 0.0
     elif offset <= 0:
         tally.warn("The header has no UnixStartTime: times count from the start of the log, shown as 1970.")
-    starts, ends = column(start, np.float64) + offset, column(end, np.float64) + offset
     max_nodes, max_procs = header.get("maxnodes", 0), header.get("maxprocs", 0)
     nodes, per_node = _machine(max_nodes, max_procs)
     if max_nodes <= 0 or max_procs <= 0:
@@ -112,15 +110,19 @@ def read_swf(lines: Lines, tally: Tally) -> JobRecords:
             f"{max_procs:,} processors on {max_nodes:,} nodes do not divide evenly: taken as {nodes:,} nodes of "
             f"{per_node}. Say it better with --nodes and replay.procs_per_node."
         )
-    empty_i, empty_l = np.empty(0, np.int32), np.empty(0, np.int64)
+    ends = column(end, np.float64) + offset
     return JobRecords(
         account=tally.account(lines.source, "SWF", lines.number, len(submit)),
-        submit=column(submit, np.float64) + offset, start=starts, end=ends,
-        count=np.zeros(len(submit), np.int32), procs=column(procs, np.int32),
-        nodes=(), first=empty_l, node=empty_i,
-        node_count=nodes, procs_per_node=per_node, last_seen=float(ends.max()),
+        submit=column(submit, np.float64) + offset,
+        start=column(start, np.float64) + offset,
+        end=ends,
         limit=column(limit, np.float64),
-    )  # fmt: skip
+        count=np.zeros(len(submit), np.int32),
+        procs=column(procs, np.int32),
+        node_count=nodes,
+        procs_per_node=per_node,
+        last_seen=float(ends.max()),
+    )
 
 
 def _why_not(submitted: float, wait: float, run: float, width: float) -> str:

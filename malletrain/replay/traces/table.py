@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.replay.traces.source import Lines
-from malletrain.replay.traces.trace import Tally
 
 #: Columns whose text is the user's: it may hold the delimiter and line breaks.
-FREE_TEXT = frozenset(
-    {"jobname", "comment", "admincomment", "systemcomment", "submitline", "workdir", "reason", "wckey", "extra",
-     "stdout", "stderr", "stdin", "container", "constraints", "licenses"}
-)  # fmt: skip
+FREE_TEXT = re.compile(
+    r"jobname|\w*comment|submitline|workdir|reason|wckey|extra|std(in|out|err)|container|constraints|licenses"
+)
 
 #: A record that holds line breaks is put together from at most so many lines.
 MAX_LINES_IN_RECORD = 1_000
@@ -37,80 +36,66 @@ def header_of(line: str) -> tuple[str, list[str]] | None:
 
 
 class Table:
-    """Yields each record's wanted fields in the order asked for; a column the log lacks gives "".
+    """Yields each record by the lower-case names of its columns; one that the log lacks is "".
 
-    In a row with more delimiters than columns, some free text holds them: each free-text column in turn is taken to
-    hold them all, and where the `plausible` readings agree that is the record; else it is counted as skipped.
+    A row with more delimiters than columns holds them in free text: columns before all such text are counted from the
+    left, those behind it from the right. Where another column stands between two of them, the row is skipped.
     """
 
-    def __init__(
-        self, lines: Lines, tally: Tally, wanted: tuple[str, ...], required: tuple[str, ...],
-        plausible: Callable[[list[str]], bool] = lambda record: True,
-    ) -> None:  # fmt: skip
-        self.lines, self.tally, self.plausible = lines, tally, plausible
-        self.wanted, self.required = wanted, required
+    def __init__(self, lines: Lines, required: Collection[str]) -> None:
+        self.lines, self.tally, self.required = lines, lines.tally, required
         self.delimiter = "|"
         self.names: list[str] = []
-        self.picks: list[int] = []
         self.free: list[int] = []
 
-    def __iter__(self) -> Iterator[list[str]]:
-        pending: list[str] = []
-        pending_line = 0
+    def __iter__(self) -> Iterator[Mapping[str, str]]:
+        begun: list[str] = []  # lines of a record that a line break in a free text has cut
+        begun_at = 0
         for line in self.lines:
-            if not self.names:
+            if not self.names or (line[:1].isalpha() and self._is_header(line)):
+                if self.names:
+                    self.tally.skip("another header", self.lines.number)
                 if line.strip():
                     self._read_header(line)
-                continue
-            if line[:1].isalpha() and self._is_header(line):
-                self._read_header(line)
-                self.tally.skip("another header", self.lines.number)
-                pending = []
+                begun = []
                 continue
             fields = line.split(self.delimiter)
-            whole = len(fields) >= len(self.names)
-            if pending and (not whole or not self._may_begin(fields)):
-                # The line continues a record that a line break in a free text had cut.
-                joined = "\n".join([*pending, line]).split(self.delimiter)
-                if len(joined) < len(self.names):
-                    pending.append(line)
-                    if len(pending) > MAX_LINES_IN_RECORD:
-                        self.tally.skip("too few fields", pending_line)
-                        pending = []
+            may_begin = self._may_begin(fields)
+            if begun and may_begin and len(fields) >= len(self.names):
+                self.tally.skip("too few fields", begun_at)
+                begun = []
+            if not begun:
+                if not line.strip():
                     continue
-                pending = []
-                fields = joined
-            elif pending:
-                self.tally.skip("too few fields", pending_line)
-                pending = []
-            elif not line.strip():
-                continue
-            elif not whole:
-                if self._may_begin(fields):
-                    pending, pending_line = [line], self.lines.number
-                else:  # what a line break in its last column had cut off a record, or rubbish
+                if not may_begin:  # what a line break in its last column had cut off a record, or rubbish
                     self.tally.skip("not the begin of a record", self.lines.number)
-                continue
-            record = self._pick(fields)
-            if record is None:
-                self.tally.skip("more separators than columns", self.lines.number)
-            else:
-                yield record
-        if pending:
-            self.tally.skip("too few fields", pending_line)
+                    continue
+                begun_at = self.lines.number
+            begun.append(line)
+            fields = "\n".join(begun).split(self.delimiter)
+            if len(fields) >= len(self.names):
+                begun = []
+                record = self._row(fields)
+                if record is None:
+                    self.tally.skip("more separators than columns", self.lines.number)
+                else:
+                    yield record
+            elif len(begun) > MAX_LINES_IN_RECORD:
+                self.tally.skip("too few fields", begun_at)
+                begun = []
+        if begun:
+            self.tally.skip("too few fields", begun_at)
 
     def _read_header(self, line: str) -> None:
         parsed = header_of(line)
         missing = [name for name in self.required if parsed is None or name not in parsed[1]]
         if parsed is None or missing:
             raise InvalidInput(
-                f"{self.lines.source}:{self.lines.number}",
+                self.lines.where,
                 f"the header lacks {', '.join(missing)}; `malletrain replay --how` prints the command that gives all",
             )
         self.delimiter, self.names = parsed
-        place: Mapping[str, int] = {name: i for i, name in reversed(list(enumerate(self.names)))}
-        self.picks = [place.get(name, -1) for name in self.wanted]
-        self.free = [i for i, name in enumerate(self.names) if name in FREE_TEXT]
+        self.free = [i for i, name in enumerate(self.names) if FREE_TEXT.fullmatch(name)]
 
     def _is_header(self, line: str) -> bool:
         """Whether logs put together begin anew here, be it with other columns or another delimiter."""
@@ -122,17 +107,15 @@ class Table:
         at = self.names.index("jobid") if "jobid" in self.names else len(fields)
         return at >= len(fields) or fields[at].strip()[:1].isdigit()
 
-    def _pick(self, fields: list[str]) -> list[str] | None:
-        extra = len(fields) - len(self.names)
+    def _row(self, fields: list[str]) -> Mapping[str, str] | None:
+        names, extra = self.names, len(fields) - len(self.names)
         if extra == 1 and not fields[-1]:  # the trailing delimiter of `sacct -p`
             extra = 0
-        if extra == 0:
-            return [fields[i] if i >= 0 else "" for i in self.picks]
-        readings: list[list[str]] = []
-        for holder in self.free:
-            shifted = [
-                "" if i in (-1, holder) else fields[i + extra] if i > holder else fields[i] for i in self.picks
-            ]
-            if shifted not in readings and self.plausible(shifted):
-                readings.append(shifted)
-        return readings[0] if len(readings) == 1 else None
+        if extra:
+            first, last = (self.free[0], self.free[-1]) if self.free else (0, -1)
+            if not self.free or last - first + 1 > len(self.free):
+                return None
+            names = [*names[:first], *names[last + 1 :]]
+            fields = [*fields[:first], *fields[last + 1 + extra :]]
+        found = ((name, text.strip()) for name, text in zip(names, fields, strict=False))
+        return defaultdict(str, found)

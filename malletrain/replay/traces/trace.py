@@ -86,7 +86,7 @@ class NodeChanges:
     state: NDArray[np.int8]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecords:
     """A log of jobs: record i held `count[i]` nodes from `start[i]` to `end[i]` (Unix seconds; inf: still running).
 
@@ -100,15 +100,15 @@ class JobRecords:
     submit: NDArray[np.float64]
     start: NDArray[np.float64]
     end: NDArray[np.float64]
+    limit: NDArray[np.float64]
+    last_seen: float
     count: NDArray[np.int32]
     procs: NDArray[np.int32]
-    nodes: tuple[str, ...]
-    first: NDArray[np.int64]
-    node: NDArray[np.int32]
-    node_count: int | None
-    procs_per_node: int | None
-    last_seen: float
-    limit: NDArray[np.float64]
+    nodes: tuple[str, ...] = ()
+    first: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    node: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
+    node_count: int | None = None
+    procs_per_node: int | None = None
 
     @property
     def has_node_lists(self) -> bool:

@@ -1,13 +1,14 @@
-"""Times, durations and node lists as Slurm and the other logs write them."""
+"""Times and node lists as Slurm and the other logs write them."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
 
 from malletrain.domain.errors import InvalidInput
-from malletrain.slurm.formats import hostlist, scalars
+from malletrain.slurm.formats import hostlist
 
 #: Words that stand for no time at all (sacct(1)).
 NO_TIME = frozenset({"", "unknown", "none", "n/a", "na", "nan", "null", "(null)", "invalid", "-1"})
@@ -16,49 +17,35 @@ NO_TIME = frozenset({"", "unknown", "none", "n/a", "na", "nan", "null", "(null)"
 EARLIEST, LATEST = 0.0, 7_258_118_400.0
 
 
-class TimeParser:
-    """Turns text into Unix seconds, or None where there is no sound time.
+#: Turns text into Unix seconds, or None where there is no sound time.
+TimeParser = Callable[[str], float | None]
 
-    Reads ISO 8601 (also with a blank for the T), with an offset or without, and Unix seconds. A time without an
-    offset is local to `zone`. The last answer is kept: logs repeat times.
-    """
 
-    def __init__(self, zone: tzinfo = UTC) -> None:
-        self.zone = zone
-        self._last: tuple[str, float | None] = ("", None)
+def time_parser(zone: tzinfo = UTC) -> TimeParser:
+    """Reads ISO 8601 (also with a blank for the T), with an offset or without, and Unix seconds. A time without an
+    offset is local to `zone`. Some answers are kept: logs repeat times."""
 
-    def __call__(self, text: str) -> float | None:
-        if text == self._last[0]:
-            return self._last[1]
-        answer = self._parse(text.strip())
-        self._last = (text, answer)
-        return answer
-
-    def _parse(self, text: str) -> float | None:
+    @lru_cache(maxsize=1024)
+    def parsed(text: str) -> float | None:
+        text = text.strip()
         if text.lower() in NO_TIME:
             return None
         try:
             if text[4:5] == "-":
                 moment = datetime.fromisoformat(text)
-                seconds = (moment if moment.tzinfo else moment.replace(tzinfo=self.zone)).timestamp()
+                seconds = (moment if moment.tzinfo else moment.replace(tzinfo=zone)).timestamp()
             else:
                 seconds = float(text)
         except (ValueError, OverflowError):
             return None
         return seconds if EARLIEST < seconds < LATEST else None
 
+    return parsed
+
 
 def is_no_time(text: str) -> bool:
     """Whether the log itself says that there is no such time (`Unknown`), as against an unreadable one."""
     return text.strip().lower() in NO_TIME
-
-
-def duration(text: str) -> float | None:
-    """Seconds of a duration as Slurm writes it; None where it is none, or has no end."""
-    try:
-        return scalars.duration(text)
-    except InvalidInput:
-        return None
 
 
 #: What sacct(1) prints where a job has no nodes, in any case.

@@ -32,7 +32,7 @@ from functools import partial
 import numpy as np
 
 from malletrain.domain.decision import SizingStatus
-from malletrain.sizing.constraints import checked
+from malletrain.sizing.constraints import plan_of
 from malletrain.sizing.policy import Need, Policy
 from malletrain.sizing.problem import NodeBudget, Problem, Sizes
 from malletrain.sizing.values import Bools, Floats, Ints, ValueRowCache, ValueTable, rates, value_table
@@ -66,9 +66,7 @@ class Budget(Policy):
         nodes = table.size.astype(np.float64)
         rows, nu = _within(table, rows, nodes, float(problem.nodes), lambda nu: widths.at(price, nu))
         said.append(f"a node costs {nu:.3g} s")
-        sizes = dict(zip(table.ids, table.size[rows].tolist(), strict=True))
-        answer = Sizes(SizingStatus.FEASIBLE, table.worth(rows), math.inf, sizes, "; ".join(said))
-        return checked(problem, answer)
+        return plan_of(problem, table, rows, "; ".join(said))
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ import numpy as np
 from malletrain.domain.decision import SizingStatus
 from malletrain.sizing import knapsack
 from malletrain.sizing.batching import at_best_batches, best_batch
-from malletrain.sizing.constraints import checked
+from malletrain.sizing.constraints import plan_of
 from malletrain.sizing.policy import Need, Policy
-from malletrain.sizing.problem import JobId, Problem, Sizes
+from malletrain.sizing.problem import Problem, Sizes
 from malletrain.sizing.values import Floats, Ints, ValueRowCache, ValueTable, rates, value_table
 
 
@@ -46,14 +46,12 @@ class ElasticBatch(Policy):
         rows = table.start[:-1].copy()
         if admitted:
             rows[admitted] = _shared(table, speedup, np.array(admitted, dtype=np.int64), spare)
-        sizes: dict[JobId, int] = dict(zip(table.ids, table.size[rows].tolist(), strict=True))
+        sizes = dict(zip(table.ids, table.size[rows].tolist(), strict=True))
+        batches = {j.id: best_batch(j, sizes[j.id]) for j in problem.in_order() if j.batches and sizes[j.id]}
         waiting = len(table.ids) - len(admitted)
-        answer = Sizes(
-            SizingStatus.FEASIBLE, table.worth(rows), math.inf, sizes,
-            f"most speed-up with free batch sizes; {waiting} jobs wait",
-            batches={j.id: best_batch(j, sizes[j.id]) for j in problem.in_order() if j.batches and sizes[j.id]},
-        )  # fmt: skip
-        return checked(problem, answer)
+        return plan_of(
+            problem, table, rows, f"most speed-up with free batch sizes; {waiting} jobs wait", batches=batches
+        )
 
 
 def _shared(table: ValueTable, speedup: Floats, jobs: Ints, spare: int) -> Ints:
@@ -64,7 +62,12 @@ def _shared(table: ValueTable, speedup: Floats, jobs: Ints, spare: int) -> Ints:
     row_job = np.repeat(np.arange(len(jobs)), end - begin)
     beyond = table.size[rows] - table.size[begin][row_job]
     above = ValueTable(
-        tuple(table.ids[j] for j in jobs.tolist()), table.current[jobs], start, row_job, beyond, speedup[rows],
+        tuple(table.ids[j] for j in jobs.tolist()),
+        table.current[jobs],
+        start,
+        row_job,
+        beyond,
+        speedup[rows],
         table.changed[rows],
-    )  # fmt: skip
+    )
     return rows[knapsack.solve(above, spare).rows]

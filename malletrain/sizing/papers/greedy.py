@@ -6,13 +6,11 @@ For concave values of single nodes that is optimal; with jumps (stalls, minimum 
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 
 import numpy as np
 
-from malletrain.domain.decision import SizingStatus
-from malletrain.sizing.constraints import checked
+from malletrain.sizing.constraints import plan_of
 from malletrain.sizing.policy import Policy
 from malletrain.sizing.problem import Problem, Sizes
 from malletrain.sizing.values import Floats, Ints, ValueRowCache, value_table
@@ -43,9 +41,7 @@ class Greedy(Policy):
             if gain < 0 and at[job] == before and more <= spare:
                 at[job] = after
                 spare -= more
-        sizes = dict(zip(table.ids, table.size[at].tolist(), strict=True))
-        answer = Sizes(SizingStatus.FEASIBLE, table.worth(at), math.inf, sizes, "largest gain a node first")
-        return checked(problem, answer)
+        return plan_of(problem, table, at, "largest gain a node first")
 
 
 def concave_hull(size: Ints, value: Floats) -> list[int]:

@@ -193,7 +193,11 @@ class _Market:
             for job, row in zip(self.jobs, plan.tolist(), strict=True)
         }
         return Sizes(
-            SizingStatus.FEASIBLE, table.worth(table.rows_of(sizes)), math.inf, sizes,
+            SizingStatus.FEASIBLE,
+            table.worth(table.rows_of(sizes)),
+            math.inf,
+            sizes,
             f"least completion time of {tried} categories; Jain's index against an equal split {jain:.3f}",
-            {"categories": tried}, classes=classes if problem.classes else {},
-        )  # fmt: skip
+            {"categories": tried},
+            classes=classes if problem.classes else {},
+        )

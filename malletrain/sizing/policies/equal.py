@@ -4,12 +4,9 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
-from malletrain.domain.decision import SizingStatus
-from malletrain.sizing.constraints import checked
+from malletrain.sizing.constraints import plan_of
 from malletrain.sizing.policy import Policy
 from malletrain.sizing.problem import Problem, Sizes
 from malletrain.sizing.values import Ints, ValueRowCache, ValueTable, value_table
@@ -27,9 +24,7 @@ class Equal(Policy):
 
 def split_evenly(problem: Problem, table: ValueTable, last: Ints, reason: str) -> Sizes:
     """An even split in which job i goes no further than row `last[i]` of the table."""
-    rows = _max_min_rows(table, problem.nodes, last)
-    sizes = dict(zip(table.ids, table.size[rows].tolist(), strict=True))
-    return checked(problem, Sizes(SizingStatus.FEASIBLE, table.worth(rows), math.inf, sizes, reason))
+    return plan_of(problem, table, _max_min_rows(table, problem.nodes, last), reason)
 
 
 def _max_min_rows(table: ValueTable, nodes: int, last: Ints) -> Ints:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from malletrain.domain.decision import SizingStatus
 from malletrain.sizing import knapsack
 from malletrain.sizing.constrained import EXACT_UNDER_CONSTRAINTS
-from malletrain.sizing.constraints import check, checked
+from malletrain.sizing.constraints import check, plan_of
 from malletrain.sizing.policy import Policy
 from malletrain.sizing.problem import Problem, Sizes
 from malletrain.sizing.values import ValueRowCache, value_table
@@ -46,6 +46,4 @@ def _by_counts(problem: Problem, cache: ValueRowCache | None) -> Sizes:
     table = value_table(problem, cache)
     best = knapsack.solve(table, problem.nodes, cache.price)
     cache.price = best.price
-    sizes = dict(zip(table.ids, table.size[best.rows].tolist(), strict=True))
-    answer = Sizes(SizingStatus.OPTIMAL, best.objective, best.bound, sizes, "proven best", best.work)
-    return checked(problem, answer)
+    return plan_of(problem, table, best.rows, "proven best", SizingStatus.OPTIMAL, best.bound, work=best.work)

@@ -18,9 +18,9 @@ from dataclasses import replace
 from malletrain.domain.decision import SizingStatus
 from malletrain.sizing import knapsack
 from malletrain.sizing.batching import at_best_batches, best_batch, statistical_efficiency
-from malletrain.sizing.constraints import checked
+from malletrain.sizing.constraints import plan_of
 from malletrain.sizing.policy import Need, Policy
-from malletrain.sizing.problem import JobId, Problem, Sizes
+from malletrain.sizing.problem import Problem, Sizes
 from malletrain.sizing.values import ValueRowCache, value_table
 
 
@@ -35,13 +35,10 @@ class Goodput(Policy):
         problem = replace(problem, jobs=jobs)
         table = value_table(at_best_batches(problem, statistical_efficiency), cache)
         best = knapsack.solve(table, problem.nodes)
-        sizes: dict[JobId, int] = dict(zip(table.ids, table.size[best.rows].tolist(), strict=True))
         batches = {
-            j.id: best_batch(j, sizes[j.id], statistical_efficiency)
-            for j in problem.in_order()
-            if j.batches and sizes[j.id]
+            job.id: best_batch(job, size, statistical_efficiency)
+            for job, size in zip(problem.in_order(), table.size[best.rows].tolist(), strict=True)
+            if job.batches and size
         }
-        answer = Sizes(
-            SizingStatus.OPTIMAL, best.objective, best.bound, sizes, "most goodput, proven best", best.work, batches
-        )
-        return checked(problem, answer)
+        reason, status = "most goodput, proven best", SizingStatus.OPTIMAL
+        return plan_of(problem, table, best.rows, reason, status, best.bound, work=best.work, batches=batches)

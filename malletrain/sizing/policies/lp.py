@@ -116,9 +116,16 @@ class _QuietHighs(pulp.HiGHS):  # type: ignore[misc]
 def _solve(stated: Statement) -> tuple[bool, dict[JobId, int] | None]:
     """Whether the plan is proven, and the plan, if there is one."""
     solver = _QuietHighs(
-        msg=False, threads=1, timeLimit=WATCHDOG_S, gapRel=0.0, gapAbs=0.0, random_seed=0,
-        mip_feasibility_tolerance=1e-10, primal_feasibility_tolerance=1e-10, dual_feasibility_tolerance=1e-10,
-    )  # fmt: skip
+        msg=False,
+        threads=1,
+        timeLimit=WATCHDOG_S,
+        gapRel=0.0,
+        gapAbs=0.0,
+        random_seed=0,
+        mip_feasibility_tolerance=1e-10,
+        primal_feasibility_tolerance=1e-10,
+        dual_feasibility_tolerance=1e-10,
+    )
     stated.model.solve(solver)
     # `status` says Optimal also for a solve that ran out of time; `sol_status` tells.
     found = stated.model.sol_status

@@ -7,15 +7,14 @@ import numpy as np
 from malletrain.domain.decision import SizingStatus
 from malletrain.sizing import knapsack
 from malletrain.sizing.class_values import ClassTable, class_table
-from malletrain.sizing.constraints import ConstraintRows, check, checked, constraint_rows, fallback
+from malletrain.sizing.constraints import ConstraintRows, check, checked, constraint_rows, fallback, plan_of
 from malletrain.sizing.policies.milp.model import (
     FEW_BRANCHES,
     MAX_BRANCHED_ROWS,
     MAX_BRANCHES,
     MAX_ROWS_TO_SETTLE,
     MIN_BRANCHES,
-    fewest_changes,
-    least_loss,
+    Programme,
 )
 from malletrain.sizing.policies.milp.pricing import NoPlan, Prices, best_prices
 from malletrain.sizing.policy import Policy
@@ -64,12 +63,10 @@ class Milp(Policy):
         else:
             price = knapsack.Price(float(prices.limit[0] / _node_unit(table)), prices.bound, prices.loss, 0)
             rows, _, _ = knapsack.least_loss(table, problem.nodes, price, max(prices.bound - search.worth, 0.0))
-        worth = table.worth(rows)
-        sizes = dict(zip(table.ids, table.size[rows].tolist(), strict=True))
         status = SizingStatus.OPTIMAL if search.proven else SizingStatus.FEASIBLE
         reason = "proven best" if search.proven else "best plan found within the solver's limits"
-        bound = max(worth, prices.bound - search.least_loss)
-        return checked(problem, Sizes(status, worth, bound, sizes, reason, search.work))
+        bound = max(table.worth(rows), prices.bound - search.least_loss)
+        return plan_of(problem, table, rows, reason, status, bound, work=search.work)
 
 
 def sized_by_class(problem: Problem, classes: ClassTable) -> Sizes:
@@ -154,6 +151,7 @@ class _Search:
 
     def __init__(self, table: ValueTable, limits: ConstraintRows, prices: Prices, plan: Ints | None) -> None:
         self.table, self.limits, self.prices, self.plan = table, limits, prices, plan
+        self.programme = Programme(table, limits, prices)
         self.proven, self.least_loss = False, 0.0
         self.work = {"pricing_rounds": prices.rounds, "rows": len(table.size), "rows_left": 0, "branches": 0}
 
@@ -198,7 +196,7 @@ class _Search:
         """Looks for a better plan among `rows`. Returns whether it is proven that they hold no better one."""
         rows = rows if self.plan is None else np.union1d(rows, self.plan)
         gap = self.gap if np.isfinite(self.gap) else self.prices.scale
-        found = least_loss(self.table, self.limits, self.prices, rows, self.plan, gap, branches)
+        found = self.programme.least_loss(rows, self.plan, gap, branches)
         self.work["branches"] += found.branches
         if found.rows is not None and self.table.worth(found.rows) > self.worth:
             self.plan = found.rows
@@ -220,6 +218,6 @@ class _Search:
         rows = np.union1d(self.survivors(), plan)
         if len(rows) > MAX_ROWS_TO_SETTLE:
             return plan
-        found = fewest_changes(self.table, self.limits, self.prices, rows, plan, self.gap, slack)
+        found = self.programme.fewest_changes(rows, plan, self.gap, slack)
         self.work["branches"] += found.branches
         return plan if found.rows is None else found.rows

@@ -103,8 +103,11 @@ class _Master:
             lines + jobs,
             np.concatenate((np.full(lines, -highspy.kHighsInf), np.ones(jobs))),
             np.concatenate((limits.upper, np.ones(jobs))),
-            0, np.zeros(lines + jobs, dtype=np.int32), none, np.zeros(0),
-        )  # fmt: skip
+            0,
+            np.zeros(lines + jobs, dtype=np.int32),
+            none,
+            np.zeros(0),
+        )
         for line in range(self._breakable):
             self._lp.addCol(1.0, 0.0, highspy.kHighsInf, 1, np.array([line], dtype=np.int32), np.array([-1.0]))
         self._add(rows)
@@ -125,9 +128,15 @@ class _Master:
         keep = dense.T != 0
         begin = np.concatenate(([0], np.cumsum(keep.sum(axis=1))[:-1]))
         self._lp.addCols(
-            len(at), -self._value[at], np.zeros(len(at)), np.full(len(at), highspy.kHighsInf), int(keep.sum()),
-            begin.astype(np.int32), index.T[keep].astype(np.int32), dense.T[keep],
-        )  # fmt: skip
+            len(at),
+            -self._value[at],
+            np.zeros(len(at)),
+            np.full(len(at), highspy.kHighsInf),
+            int(keep.sum()),
+            begin.astype(np.int32),
+            index.T[keep].astype(np.int32),
+            dense.T[keep],
+        )
 
     def run(self) -> tuple[Floats, float]:
         """Adds rows until the prices are best. Returns the prices and the bound they prove."""
