@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 import click
 
 from malletrain.cli.jobs import as_json, say_json
-from malletrain.domain.errors import InvalidInput
-from malletrain.study import definition, report, storage, trial_records
+from malletrain.study import definition, storage, trial_records
 from malletrain.study.cluster_runs import JobRuns
 from malletrain.study.conductor import Conductor, StudyLimits
 from malletrain.study.local_runs import LocalRuns
@@ -50,7 +49,7 @@ def study() -> None:
 
     STUDY is a Python file with `direction` and `objective(trial)`: docs/how-to/study.md.
     """
-    report.quiet()
+    trial_records.quiet()
 
 
 @study.command(epilog="Example:  malletrain study run study.py --trials 30 --hours 12")
@@ -99,9 +98,9 @@ def run(
 def status(file: Path, place: str | None, as_json: bool) -> None:
     """Show how trials ended, node-hours, and the best trial, or the Pareto front."""
     kept = _load(file, place)
-    counted = report.counts(kept)
-    best = [report.row(trial) for trial in report.best_trials(kept)]
-    hours = sum(report.node_hours(trial) for trial in kept.get_trials(deepcopy=False))
+    counted = trial_records.counts(kept)
+    best = [trial_records.row(trial) for trial in trial_records.best_trials(kept)]
+    hours = sum(trial_records.node_hours(trial) for trial in kept.get_trials(deepcopy=False))
     if as_json:
         say_json({"study": kept.study_name, "trials": counted, "node_hours": hours, "best": best})
         return
@@ -119,7 +118,7 @@ def status(file: Path, place: str | None, as_json: bool) -> None:
 @as_json
 def trials(file: Path, place: str | None, as_json: bool) -> None:
     """List every trial: how it ended and why."""
-    rows = [report.row(trial) for trial in _load(file, place).get_trials(deepcopy=False)]
+    rows = [trial_records.row(trial) for trial in _load(file, place).get_trials(deepcopy=False)]
     if as_json:
         say_json(rows)
         return
@@ -128,21 +127,6 @@ def trials(file: Path, place: str | None, as_json: bool) -> None:
         params = " ".join(f"{name}={_short(value)}" for name, value in row["params"].items())
         reason = f"  ({row['reason']})" if row["reason"] and not values else ""
         click.echo(f"{row['trial']:>5}  {words:<13} {values:<16} {params}{reason}".rstrip())
-
-
-@study.command("report", epilog="Example:  malletrain study report study.py --output study.html")
-@click.argument("file", metavar="STUDY", type=click.Path(path_type=Path))
-@_storage
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="[default: STUDY.html]")
-def report_(file: Path, place: str | None, output: Path | None) -> None:
-    """Write one HTML page that needs no network."""
-    path = output or file.with_suffix(".html")
-    text = report.page(_load(file, place))
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InvalidInput("--output", f"{path}: {os.strerror(error.errno or 0)}") from error
-    click.echo(f"written: {path}")
 
 
 def _load(file: Path, place: str | None) -> storage.Study:
