@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import structlog
-from starlette.types import ASGIApp
 
 from malletrain import __version__
 from malletrain.api.app import create_app
@@ -18,6 +17,7 @@ from malletrain.api.auth import Auth
 from malletrain.api.connections import ConnectionTable, within_descriptors
 from malletrain.api.http_server import HttpServer, serve
 from malletrain.api.journal_notifier import JournalNotifier
+from malletrain.api.people_routes import PeopleRoutes
 from malletrain.api.rate_limits import ApiLimits, ReportBudget
 from malletrain.api.requests import LoopRequests
 from malletrain.api.roles import Roles, uids_of
@@ -363,8 +363,7 @@ class Service:
         self.url = config.api.url or f"http://{socket.getfqdn()}:{port}"
         audiences = (self.url, *self._former_urls())
         auth = Auth(audiences, roles, self._clock)
-        notifier = self._changes
-        journal.on_append(notifier.ring)
+        journal.on_append(self._changes.ring)
         self._views = StoreViews(
             journal.path, lambda: self._loop.last_snapshot, lambda: self._loop.last_decision, __version__,
             self.notices, self._loop.waiting,
@@ -382,12 +381,17 @@ class Service:
         site = {"partition": slurm.partition, "account": slurm.account, "qos": slurm.qos}
         site["sbatch"] = " ".join(config.pilot.sbatch)
         connections = ConnectionTable(limits, within_descriptors(limits.connections))
-        app: ASGIApp = create_app(
-            requests, self._views, WorkersRouter(self._gate, auth.worker_uid, connections), auth, roles=roles,
-            notifier=notifier, clock=self._clock, connections=connections, holds_token=self._gate.holds_token,
-            site=site, metrics=self.metrics.render, ailments=self.ailments,
+        app = create_app(
+            PeopleRoutes(
+                requests, views, auth, roles, self._changes, self._clock, limits, site, self._gate.budget.journal
+            ),
+            WorkersRouter(self._gate, auth.worker_uid, connections),
+            connections,
+            holds_token=self._gate.holds_token,
+            metrics=self.metrics.render,
+            ailments=self.ailments,
             pages=self._pages(journal.path) if config.web.serve else None,
-        )  # fmt: skip
+        )
         self._server = serve(app, config.api.host, port, connections)
         if not self._server.was_held:
             auth.listens_since = self._clock.elapsed()
