@@ -46,9 +46,13 @@ class Roles:
     """The site's rules."""
 
     def __init__(
-        self, operators: Iterable[int] = (), *, serves: Iterable[int] | None = None,
-        private_data: Callable[[], Collection[str]] = tuple, bans: Callable[[], Mapping[int, str]] = dict,
-    ) -> None:  # fmt: skip
+        self,
+        operators: Iterable[int] = (),
+        *,
+        serves: Iterable[int] | None = None,
+        private_data: Callable[[], Collection[str]] = tuple,
+        bans: Callable[[], Mapping[int, str]] = dict,
+    ) -> None:
         """`operators` are uids, root among them always; `serves` the only uids that are served (None: all);
         `private_data` gives the words of Slurm's PrivateData as they are now, `bans` why each banned uid is."""
         self._operators = frozenset(operators) | {0}

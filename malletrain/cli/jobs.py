@@ -1,7 +1,5 @@
 """Commands about malleable jobs: all but `stop` ask the daemon. Runs on the base wheel."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex
@@ -18,6 +16,7 @@ from urllib.parse import urlsplit
 import click
 
 from malletrain.cli import render
+from malletrain.cli.common_options import as_json
 from malletrain.cli.logs import last_words
 from malletrain.domain.errors import InvalidInput, MalletrainError
 from malletrain.slurm.command import Commands
@@ -34,8 +33,6 @@ _DAEMON_FILE = Path("/etc/malletrain/malletrain.toml")
 
 #: Kinds of events that workers report all the time.
 _FIGURES = ("samples", "metric")
-
-as_json = click.option("--json", "as_json", is_flag=True, help="JSON, for programs.")
 
 
 def say(lines: Iterable[render.Line]) -> None:
@@ -219,7 +216,7 @@ def report(since: datetime | None, as_json: bool) -> None:
     if as_json:
         say_json([row.to_json() for row in rows])
     else:
-        say(render.usage(rows) if rows else [(render.Span("nothing used yet", dim=True),)])
+        say(render.table(render.USAGE_COLUMNS, rows) if rows else [(render.Span("nothing used yet", dim=True),)])
 
 
 @click.command(epilog="Example:  malletrain drain n[001-016] --until 2026-12-01T08:00        malletrain drain")
@@ -227,9 +224,14 @@ def report(since: datetime | None, as_json: bool) -> None:
 @click.option("--all", "everything", is_flag=True, help="Every node.")
 @click.option("--until", metavar="TIME", help="Local time, as 2026-12-01T08:00; now ends a drain.")
 @click.option("--wait/--no-wait", default=True, help="Return when no pilot is left (default), or at once.")
-@click.option("--timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, metavar="S",
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=1),
+    default=600.0,
+    show_default=True,
+    metavar="S",
     help="Seconds to wait; then exit status 1.",
-)  # fmt: skip
+)
 @as_json
 def drain(nodes: str | None, everything: bool, until: str | None, wait: bool, timeout: float, as_json: bool) -> None:
     """Keep pilots off NODES until a time, or list what is drained. For operators.

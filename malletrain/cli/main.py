@@ -1,7 +1,5 @@
 """`malletrain`: one command with many below it, each loaded only when it is asked for."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import os
@@ -64,10 +62,7 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command, imported now.
-
-        Raises:
-            click.UsageError: a package that it needs is not installed; names the extra to install.
-        """
+        Raises click.UsageError: a package that it needs is not installed; names the extra to install."""
         entry = COMMANDS.get(cmd_name)
         if entry is None or not _is_here(entry):
             return None

@@ -1,10 +1,9 @@
 """`malletrain profile`: what is known of how a job scales, and what would be measured next."""
 
-from __future__ import annotations
-
 import click
 
-from malletrain.cli.jobs import as_json, say, say_json
+from malletrain.cli.common_options import as_json
+from malletrain.cli.jobs import say, say_json
 from malletrain.cli.render import Span
 from malletrain.wire.daemon import connect
 from malletrain.wire.rows import ProfileRow

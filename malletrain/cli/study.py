@@ -1,7 +1,5 @@
 """`malletrain study`: searches with Optuna whose trials are malleable jobs."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -10,19 +8,17 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
 
 import click
 
-from malletrain.cli.jobs import as_json, say_json
+from malletrain.cli.common_options import PATH, as_json
+from malletrain.cli.jobs import say_json
 from malletrain.study import definition, storage, trial_records
 from malletrain.study.cluster_runs import JobRuns
 from malletrain.study.conductor import Conductor, StudyLimits
 from malletrain.study.local_runs import LocalRuns
 from malletrain.study.ports import Runs, StudyError
 from malletrain.wire.daemon import connect
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _concurrent(ctx: click.Context, param: click.Parameter, value: str) -> int | None:
@@ -34,10 +30,10 @@ def _concurrent(ctx: click.Context, param: click.Parameter, value: str) -> int |
     raise click.BadParameter(f"{value!r} is neither auto nor a number of trials above 0", ctx, param)
 
 
-def _storage(command: F) -> F:
-    return click.option(
-        "--storage", "place", metavar="URL|FILE", help="Where the study is kept.  [default: STUDY.journal]"
-    )(command)
+_study_file = click.argument("file", metavar="STUDY", type=PATH)
+_storage = click.option(
+    "--storage", "place", metavar="URL|FILE", help="Where the study is kept.  [default: STUDY.journal]"
+)
 
 
 @click.group(
@@ -53,14 +49,21 @@ def study() -> None:
 
 
 @study.command(epilog="Example:  malletrain study run study.py --trials 30 --hours 12")
-@click.argument("file", metavar="STUDY", type=click.Path(path_type=Path))
+@_study_file
 @click.option("--trials", type=click.IntRange(min=1), help="Until N trials have completed or were pruned.")
-@click.option("--hours", type=click.FloatRange(min=0, min_open=True),
+@click.option(
+    "--hours",
+    type=click.FloatRange(min=0, min_open=True),
     help="At most; the next run tries unfinished trials again.",
-)  # fmt: skip
-@click.option("--concurrent", metavar="auto|N", callback=_concurrent, default="auto", show_default=True,
+)
+@click.option(
+    "--concurrent",
+    metavar="auto|N",
+    callback=_concurrent,
+    default="auto",
+    show_default=True,
     help="Trials at a time; auto: until two wait for nodes.",
-)  # fmt: skip
+)
 @_storage
 @click.option("--local", is_flag=True, help="On this machine, without a daemon.")
 def run(
@@ -92,7 +95,7 @@ def run(
 
 
 @study.command(epilog="Example:  malletrain study status study.py")
-@click.argument("file", metavar="STUDY", type=click.Path(path_type=Path))
+@_study_file
 @_storage
 @as_json
 def status(file: Path, place: str | None, as_json: bool) -> None:
@@ -113,7 +116,7 @@ def status(file: Path, place: str | None, as_json: bool) -> None:
 
 
 @study.command(epilog="Example:  malletrain study trials study.py --json")
-@click.argument("file", metavar="STUDY", type=click.Path(path_type=Path))
+@_study_file
 @_storage
 @as_json
 def trials(file: Path, place: str | None, as_json: bool) -> None:

@@ -43,12 +43,7 @@ from malletrain.loop.membership.state import MembershipSettings
 from malletrain.loop.memory import MemoryJournal
 from malletrain.loop.ports import Cluster
 from malletrain.loop.tick import Loop
-from malletrain.site_rules import (
-    excluded_nodes,
-    harvest_of,
-    policy_from,
-    rules_from,
-)
+from malletrain.site_rules import excluded_nodes, harvest_of, policy_from, rules_from
 from malletrain.slurm.actuator.client import ActuatorClient
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import TIMEOUT_S, Commands
@@ -108,10 +103,10 @@ class Service:
         self._apart: ActuatorClient | None = None
         found = site_facts.read(commands) if facts is None else facts()
         harvest = harvest_of(config, found)
+        charging = config.charging
         self._accounts = UserAccounts(
-            commands, config.charging.account, config.charging.users, config.slurm.account,
-            self._clock.elapsed, found.accounting,
-        )  # fmt: skip
+            commands, charging.account, charging.users, config.slurm.account, self._clock.elapsed, found.accounting
+        )
         self._site = SiteWatch(commands, harvest, found, self._clock.elapsed)
         self._site.refuse_unfit()
         self._facts, self._deeds = threading.RLock(), threading.Lock()
@@ -140,20 +135,27 @@ class Service:
         )
         budget = ReportBudget(ApiLimits(), self._clock, self.metrics.figures_dropped.inc)
         self._roles = Roles(
-            uids_of(config.operators, "operators") | {os.geteuid()}, serves={os.geteuid()} if user_mode else None,
-            private_data=lambda: self._site.facts.private_data, bans=lambda: self._loop.ledger.bans,
-        )  # fmt: skip
+            uids_of(config.operators, "operators") | {os.geteuid()},
+            serves={os.geteuid()} if user_mode else None,
+            private_data=lambda: self._site.facts.private_data,
+            bans=lambda: self._loop.ledger.bans,
+        )
         self._gate = WorkersGate(
-            self._membership, self._facts, self._persist, self._clock, budget, self._roles.sight_of,
+            self._membership,
+            self._facts,
+            self._persist,
+            self._clock,
+            budget,
+            self._roles.sight_of,
             self._roles.is_banned,
             lambda uid, digest: None if self._views is None else self._views.script_check(uid, digest),
-        )  # fmt: skip
+        )
+        cluster = self._cluster(commands, harvest, found.bf_interval_s)
+        rules = rules_from(config, found)
+        rules = replace(rules, harvest_account=config.slurm.account, takes_back=not user_mode)
         self._loop = Loop(
-            self._cluster(commands, harvest, found.bf_interval_s), self._gate, journal, self._clock,
-            policy_from(config),
-            replace(rules_from(config, found), harvest_account=config.slurm.account, takes_back=not user_mode),
-            act=act, guard=self._facts,
-        )  # fmt: skip
+            cluster, self._gate, journal, self._clock, policy_from(config), rules, act=act, guard=self._facts
+        )
         events = self._loop.restore(imaged.ledger)
         self._loop.ledger.promise.look_s = config.loop.tick_s
         self._harvest = harvest
@@ -183,10 +185,13 @@ class Service:
         """What is done again and again: its name, the seconds between two runs, and what. No run overlaps itself."""
         loop = self._config.loop
         return (
-            ("tick", loop.tick_s, self.tick), ("watch", loop.watch_interval_s, self.watch),
-            ("journal", 5.0, self.flush), ("messages", 5.0, self.tell_owners), ("upkeep", 3600.0, self.upkeep),
+            ("tick", loop.tick_s, self.tick),
+            ("watch", loop.watch_interval_s, self.watch),
+            ("journal", 5.0, self.flush),
+            ("messages", 5.0, self.tell_owners),
+            ("upkeep", 3600.0, self.upkeep),
             ("image", 60.0, self.image),
-        )  # fmt: skip
+        )
 
     def tick(self) -> Decision:
         """Look, decide, act. Without an answer from Slurm, or while it rests from a slow one: an empty decision."""
@@ -227,10 +232,7 @@ class Service:
 
     def react(self) -> None:
         """Let workers' deadlines pass, and free the nodes of those that have left."""
-        self._gate.beat()
-        due = self._membership.due()
-        if due is not None and due <= self._clock.elapsed():
-            self._gate.tick()
+        self._gate.tick()
         with self._deeds:
             self._loop.react()
 
@@ -364,19 +366,29 @@ class Service:
         audiences = (self.url, *self._former_urls())
         auth = Auth(audiences, roles, self._clock)
         journal.on_append(self._changes.ring)
-        self._views = StoreViews(
-            journal.path, lambda: self._loop.last_snapshot, lambda: self._loop.last_decision, __version__,
-            self.notices, self._loop.waiting,
-        )  # fmt: skip
+        views = self._views = StoreViews(
+            journal.path,
+            lambda: self._loop.last_snapshot,
+            lambda: self._loop.last_decision,
+            __version__,
+            self.notices,
+            self._loop.waiting,
+        )
 
         def latest(count: int) -> Sequence[Event]:
             return tuple(journal.read(max(0, journal.last - count)))
 
-        views = self._views
         requests = LoopRequests(
-            self._loop, self._facts, self._clock, self._harvest, latest, views.next_job_id, views.of_main_job,
-            self._accounts.of, sends_notices=self._hook.is_on,
-        )  # fmt: skip
+            self._loop,
+            self._facts,
+            self._clock,
+            self._harvest,
+            latest,
+            views.next_job_id,
+            views.of_main_job,
+            self._accounts.of,
+            sends_notices=self._hook.is_on,
+        )
         limits, slurm = ApiLimits(), config.slurm
         site = {"partition": slurm.partition, "account": slurm.account, "qos": slurm.qos}
         site["sbatch"] = " ".join(config.pilot.sbatch)

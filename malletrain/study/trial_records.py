@@ -1,8 +1,6 @@
 """A study's trials as this project keeps them: who is over and why, who is to be tried again; and what is told of
 them."""
 
-from __future__ import annotations
-
 import math
 import secrets
 from collections import Counter
@@ -37,10 +35,7 @@ ANSWERED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 def open_study(storage: optuna.storages.BaseStorage, definition: Definition) -> tuple[optuna.Study, bool]:
     """The study, begun now or gone on with (True).
-
-    Raises:
-        InvalidInput: it was begun with other directions.
-    """
+    Raises InvalidInput: it was begun with other directions."""
     known = definition.name in optuna.get_all_study_names(storage)
     study = optuna.create_study(
         storage=storage,

@@ -58,9 +58,12 @@ class WebPages:
     logins: Mapping[str, int] = {"/web/session": 1024}
 
     def __init__(
-        self, sign_in: SignIn, history: StoreHistory, nodes: Callable[[], Mapping[str, NodeState]],
+        self,
+        sign_in: SignIn,
+        history: StoreHistory,
+        nodes: Callable[[], Mapping[str, NodeState]],
         strays: Callable[[], Collection[str]] = frozenset,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.sign_in, self.history, self.nodes, self.strays = sign_in, history, nodes, strays
         self.kept = KeptAnswers(lambda _size, took_s: max(KEPT_S, KEPT_TIMES * took_s))
 
@@ -121,9 +124,14 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
         cookie, key = session
         answer = JSONResponse({"key": key}, headers={"Cache-Control": "no-store"})
         answer.set_cookie(
-            pages.sign_in.cookie, cookie, max_age=int(SESSION_S), path="/", secure=pages.sign_in.is_https,
-            httponly=True, samesite="strict",
-        )  # fmt: skip
+            pages.sign_in.cookie,
+            cookie,
+            max_age=int(SESSION_S),
+            path="/",
+            secure=pages.sign_in.is_https,
+            httponly=True,
+            samesite="strict",
+        )
         return answer
 
     @router.delete("/web/session", include_in_schema=False, status_code=204)
@@ -149,10 +157,14 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
         def make(sight: Visibility) -> dict[str, Any]:
             row = sight.status(views.status(clock.now(), False, sight.uid))
             return {
-                "at": row.at, "taken_at": row.taken_at, "version": row.version, "notices": list(row.notices),
-                "pool": row.pool.to_json(), "sizing": row.decision.status,
+                "at": row.at,
+                "taken_at": row.taken_at,
+                "version": row.version,
+                "notices": list(row.notices),
+                "pool": row.pool.to_json(),
+                "sizing": row.decision.status,
                 "jobs": [series.short_job(job) for job in row.jobs],
-            }  # fmt: skip
+            }
 
         return await show(request, viewer, "summary", make)
 
@@ -170,13 +182,15 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
             holes, strays = history.holes(axis.begin), pages.strays()
             rows = strip(nodes, stays, holes, axis, most, sight.uid, strays) if nodes else ()
             return {
-                "begin": axis.begin, "end": axis.end, "bins": axis.bins,
+                "begin": axis.begin,
+                "end": axis.end,
+                "bins": axis.bins,
                 "rows": [
                     [row.first, row.last, row.nodes, [[bins, list(cell.items())] for bins, cell in row.runs]]
                     for row in rows
                 ],
                 "pool": series.pool_series(history.pool(axis.begin), axis.begin, axis.end, PLOT_POINTS),
-            }  # fmt: skip
+            }
 
         return await show(request, viewer, ("machine", hours), make)
 
@@ -205,7 +219,6 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
             profile = _or_none(lambda: sight.profile(people.requests.profile(job_id)).to_json())
             return {
                 "job": row.to_json(),
-                "short": series.short_job(row),
                 "profile": profile,
                 "explain": _or_none(lambda: list(people.requests.explain(f"job {job_id}", sight))) or [],
                 "sizes": series.size_series(worlds, stays, begin, row.ended_at or clock.now()),

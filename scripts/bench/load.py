@@ -155,10 +155,7 @@ def serve_load(folder: Path, nodes: int, jobs: int, workers: int) -> None:
             for name in changed:
                 cluster.nodes[name] = replace(cluster.nodes[name], state=NodeState.IDLE)
             tick_at = 0.0
-        gate.beat()
-        due = membership.due()
-        if due is not None and due <= clock.elapsed():
-            gate.tick()
+        gate.tick()
         loop.react()
         if clock.elapsed() >= tick_at:
             tick_at = clock.elapsed() + TICK_S

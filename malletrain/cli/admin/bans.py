@@ -1,10 +1,9 @@
 """`malletrain ban` and `malletrain unban`: users whom the daemon refuses. Runs on the base wheel."""
 
-from __future__ import annotations
-
 import click
 
-from malletrain.cli.jobs import as_json, say_json
+from malletrain.cli.common_options import as_json
+from malletrain.cli.jobs import say_json
 from malletrain.cli.render import printable
 from malletrain.wire.daemon import connect
 
