@@ -5,7 +5,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
 from weakref import WeakValueDictionary
@@ -15,7 +15,6 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from malletrain.api.auth import Auth
-from malletrain.api.journal_notifier import JournalNotifier
 from malletrain.api.rate_limits import ROW_BYTES, ApiLimits, TokenBuckets, TooManyRequests
 from malletrain.api.requests import LoopRequests
 from malletrain.api.roles import Conflict, Identity, NotFound, Role, Roles, uids_of, user_name
@@ -43,6 +42,44 @@ Result = TypeVar("Result")
 def address_of(request: Request) -> str:
     """The address that a request comes from, as a caller of `PeopleRoutes.off_loop`."""
     return f"at {request.client.host if request.client else ''}"
+
+
+class JournalNotifier:
+    """Wakes long polls when the journal has grown. Rung by the thread that appends (`SqliteJournal.on_append`), heard
+    by coroutines of the API."""
+
+    def __init__(self) -> None:
+        self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+        self._last = 0
+        self.is_over = False  #: nothing is waited for any more: the daemon ends
+
+    def ring(self, last: int) -> None:
+        """The journal has grown to number `last`. Safe from any thread."""
+        self._last = max(self._last, last)
+        for loop, event in tuple(self._waiting):
+            with suppress(RuntimeError):  # its loop has just closed
+                loop.call_soon_threadsafe(event.set)
+
+    def end(self) -> None:
+        """Ends every wait at once, now and from now on."""
+        self.is_over = True
+        self.ring(self._last)
+
+    async def wait(self, after: int, seconds: float) -> bool:
+        """Wait until the journal has grown beyond `after`, or the time is over; returns whether it has."""
+        event = asyncio.Event()
+        entry = (asyncio.get_running_loop(), event)
+        self._waiting.add(entry)
+        try:
+            # Looked at only after being in the set: a ring in between is not missed.
+            if self._last > after or self.is_over:
+                return self._last > after
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await event.wait()
+            return self._last > after
+        finally:
+            self._waiting.discard(entry)
 
 
 class PeopleRoutes:

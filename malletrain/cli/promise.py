@@ -3,7 +3,7 @@
 import click
 
 from malletrain.cli.common_options import as_json
-from malletrain.cli.jobs import say, say_json
+from malletrain.cli.jobs import show
 from malletrain.cli.render import Column, Line, Span, clock, table
 from malletrain.wire.daemon import connect
 from malletrain.wire.rows import MainJobDelayRow, PromiseCostRow, PromiseKeptRow, PromiseRow
@@ -33,13 +33,14 @@ _JOB_COLUMNS: tuple[Column[MainJobDelayRow], ...] = (
 def promise(days: int, main_jobs: bool, as_json: bool) -> None:
     """Show the promise to the main queue, its cost at this hour, and whether it was kept."""
     row = connect().promise(days=days)
-    if as_json:
-        say_json(row.to_json())
-        return
+    show(as_json, row.to_json(), lambda: _lines(row, days, main_jobs))
+
+
+def _lines(row: PromiseRow, days: int, main_jobs: bool) -> list[Line]:
     lines = [*_stated(row), *_kept(row.kept, days), *_cost(row)]
     if main_jobs:
         lines += table(_JOB_COLUMNS, row.main_jobs) if row.main_jobs else [_line("no main job met pilots")]
-    say(lines)
+    return lines
 
 
 def _stated(row: PromiseRow) -> list[Line]:

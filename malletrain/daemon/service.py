@@ -16,8 +16,7 @@ from malletrain.api.app import create_app
 from malletrain.api.auth import Auth
 from malletrain.api.connections import ConnectionTable, within_descriptors
 from malletrain.api.http_server import HttpServer, serve
-from malletrain.api.journal_notifier import JournalNotifier
-from malletrain.api.people_routes import PeopleRoutes
+from malletrain.api.people_routes import JournalNotifier, PeopleRoutes
 from malletrain.api.rate_limits import ApiLimits, ReportBudget
 from malletrain.api.requests import LoopRequests
 from malletrain.api.roles import Roles, uids_of
@@ -25,11 +24,10 @@ from malletrain.api.worker_routes import WorkersGate, WorkersRouter
 from malletrain.config import Config
 from malletrain.daemon.image.image_maker import REMEMBERED_S, FoldedState, ImageMaker, last_image
 from malletrain.daemon.journal_keeper import JournalKeeper
-from malletrain.daemon.metrics import Metrics
+from malletrain.daemon.metrics import Metrics, RunHealth
 from malletrain.daemon.notice_hook import NoticeHook
 from malletrain.daemon.poll_backoff import PollBackoff
 from malletrain.daemon.process.timers import SystemClock
-from malletrain.daemon.run_health import RunHealth
 from malletrain.daemon.site_watch import SiteWatch
 from malletrain.domain.decision import Decision
 from malletrain.domain.errors import JournalUnavailable

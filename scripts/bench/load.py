@@ -32,8 +32,7 @@ from malletrain.api.app import create_app
 from malletrain.api.auth import Auth
 from malletrain.api.connections import ConnectionTable, within_descriptors
 from malletrain.api.http_server import serve
-from malletrain.api.journal_notifier import JournalNotifier
-from malletrain.api.people_routes import PeopleRoutes
+from malletrain.api.people_routes import JournalNotifier, PeopleRoutes
 from malletrain.api.rate_limits import ApiLimits
 from malletrain.api.requests import LoopRequests
 from malletrain.api.roles import Roles

@@ -14,8 +14,7 @@ from malletrain.api.app import create_app
 from malletrain.api.auth import Auth
 from malletrain.api.connections import ConnectionTable
 from malletrain.api.http_server import HttpServer, serve
-from malletrain.api.journal_notifier import JournalNotifier
-from malletrain.api.people_routes import PeopleRoutes
+from malletrain.api.people_routes import JournalNotifier, PeopleRoutes
 from malletrain.api.rate_limits import ApiLimits
 from malletrain.api.roles import Identity, NotFound, Roles
 from malletrain.api.schemas import JobBody

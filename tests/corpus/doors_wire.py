@@ -9,8 +9,7 @@ from unittest.mock import Mock
 
 from malletrain.api.app import create_app
 from malletrain.api.auth import Auth
-from malletrain.api.journal_notifier import JournalNotifier
-from malletrain.api.people_routes import PeopleRoutes
+from malletrain.api.people_routes import JournalNotifier, PeopleRoutes
 from malletrain.api.roles import Roles
 from malletrain.api.worker_routes import WorkersRouter
 from malletrain.loop.memory import ManualClock
