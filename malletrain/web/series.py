@@ -66,7 +66,7 @@ _LEFT_OUT = frozenset({"pilots", "metrics", "result", "check_text", "check_diges
 def short_job(row: JobRow) -> dict[str, Any]:
     """A job as a line of a table; `cells`: heading, whether a number, and words of each column that the page does not
     draw in a way of its own."""
-    found: dict[str, Any] = {name: value for name, value in row.to_json().items() if name not in _LEFT_OUT}
+    found = {name: getattr(row, name) for name in JobRow.__dataclass_fields__ if name not in _LEFT_OUT}
     if cells := [[each.head, each.number, each.words(row)] for each in JOB_COLUMNS if not each.drawn]:
         found["cells"] = cells
     return found
