@@ -15,27 +15,27 @@ from malletrain import __version__
 from malletrain.api.auth import Auth, NotAuthenticated
 from malletrain.api.connections import ConnectionTable
 from malletrain.api.http_server import HttpServer, serve
-from malletrain.api.journal_notifier import JournalNotifier
 from malletrain.api.people_routes import PeopleRoutes, address_of, make_people_router
-from malletrain.api.rate_limits import ApiLimits, TooManyRequests
+from malletrain.api.rate_limits import TooManyRequests
 from malletrain.api.request_guard import RequestGuard
-from malletrain.api.requests import LoopRequests
-from malletrain.api.roles import Conflict, Identity, NotFound, Roles
+from malletrain.api.roles import Conflict, Identity, NotFound
 from malletrain.api.visibility import Visibility
 from malletrain.api.worker_routes import WorkersRouter
 from malletrain.domain.errors import InvalidInput, MalletrainError, Refused
-from malletrain.loop.ports import Clock
-from malletrain.store.views import StoreViews
 
 __all__ = ["METRICS_TYPE", "HttpServer", "Pages", "create_app", "serve"]
 
 _log = logging.getLogger("malletrain.api")
 
 #: Errors of the daemon as HTTP statuses; what is not here is the daemon's own trouble, and may pass: 503.
-_STATUS: tuple[tuple[type[MalletrainError], int], ...] = (
-    (InvalidInput, 400), (NotAuthenticated, 401), (Refused, 403), (NotFound, 404), (Conflict, 409),
-    (TooManyRequests, 429),
-)  # fmt: skip
+_STATUS: Mapping[type[MalletrainError], int] = {
+    InvalidInput: 400,
+    NotAuthenticated: 401,
+    Refused: 403,
+    NotFound: 404,
+    Conflict: 409,
+    TooManyRequests: 429,
+}
 
 #: Where a credential is opened, and the longest body there. A worker's hello may bring the members of its world.
 LOGIN_BODY_BYTES = {"/v1/session": 16 * 1024, "/v1/workers/hello": 64 * 1024}
@@ -58,26 +58,27 @@ class Pages(Protocol):
 
 
 def create_app(
-    requests: LoopRequests, views: StoreViews, workers_router: WorkersRouter | None, auth: Auth, *, roles: Roles,
-    notifier: JournalNotifier, clock: Clock, connections: ConnectionTable,
-    holds_token: Callable[[str, str], bool] = lambda _worker, _header: False, limits: ApiLimits | None = None,
-    site: Mapping[str, str] | None = None, metrics: Callable[[], bytes] = lambda: b"",
-    ailments: Callable[[], Sequence[str]] = tuple, pages: Pages | None = None,
-) -> FastAPI:  # fmt: skip
+    people: PeopleRoutes,
+    workers_router: WorkersRouter | None,
+    connections: ConnectionTable,
+    *,
+    holds_token: Callable[[str, str], bool] = lambda _worker, _header: False,
+    metrics: Callable[[], bytes] = lambda: b"",
+    ailments: Callable[[], Sequence[str]] = tuple,
+    pages: Pages | None = None,
+) -> FastAPI:
     """The whole API as one ASGI application.
 
     `connections` are those of the server that serves it. `holds_token` says whether an Authorization header is a
-    worker's (`WorkersGate.holds_token`). `site` tells whoever logs in the `partition`, `account` and `qos` that
-    pilots are submitted with. `metrics` gives Prometheus text; `ailments` one line for each thing that is wrong with
-    the daemon now, none when it is well: /v1/health answers 503 with them. `pages` is the web page, if it is served.
+    worker's (`WorkersGate.holds_token`). `metrics` gives Prometheus text; `ailments` one line for each thing that is
+    wrong with the daemon now, none when it is well: /v1/health answers 503 with them. `pages` is the web page, if it
+    is served.
     """
-    limits = limits or ApiLimits()
+    limits = people.limits
     logins = {**LOGIN_BODY_BYTES, **(pages.logins if pages is not None else {})}
     app = FastAPI(
         title="MalleTrain", version=__version__, openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None
     )
-    journal = None if workers_router is None else workers_router.budget.journal
-    people = PeopleRoutes(requests, views, auth, roles, notifier, clock, limits, site or {}, journal)
     app.include_router(make_people_router(people))
     if workers_router is not None:
         app.router.routes[:0] = workers_router.routes  # before all others: nearly all requests are theirs
@@ -97,9 +98,13 @@ def create_app(
 
     for path in ("/v1/metrics", "/metrics"):
         app.add_api_route(
-            path, show_metrics, methods=["GET"], tags=["daemon"], include_in_schema=path.startswith("/v1"),
+            path,
+            show_metrics,
+            methods=["GET"],
+            tags=["daemon"],
+            include_in_schema=path.startswith("/v1"),
             response_class=PlainTextResponse,
-        )  # fmt: skip
+        )
 
     async def on_known(request: Request, error: Exception) -> Response:
         failed_login = isinstance(error, NotAuthenticated) and request.url.path in logins
@@ -112,9 +117,13 @@ def create_app(
     app.add_exception_handler(StarletteHTTPException, _on_http)
     app.add_exception_handler(Exception, _on_unknown)
     app.add_middleware(
-        RequestGuard, limits=limits, clock=clock, identify=lambda scope: _caller(scope, auth, holds_token, pages),
-        logins=logins, connections=connections,
-    )  # fmt: skip
+        RequestGuard,
+        limits=limits,
+        clock=people.clock,
+        identify=lambda scope: _caller(scope, people.auth, holds_token, pages),
+        logins=logins,
+        connections=connections,
+    )
     return app
 
 
@@ -135,7 +144,7 @@ def _caller(scope: Scope, auth: Auth, holds_token: Callable[[str, str], bool], p
 
 
 async def _on_known(request: Request, error: Exception) -> Response:
-    status = next((code for kind, code in _STATUS if isinstance(error, kind)), 503)
+    status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 503)
     if status == 503:
         _log.warning("a request could not be answered: %s", error)
     headers = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "1"}}.get(status)

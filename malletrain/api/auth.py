@@ -37,9 +37,15 @@ class Auth:
     """Opens credentials and keeps tokens. Safe to call from any thread."""
 
     def __init__(
-        self, audiences: Sequence[str], roles: Roles, clock: Clock, *, munge_socket: str | None = None,
-        lifetime_s: float = SESSION_LIFETIME_S, decode: Callable[[str, str | None], munge.Credential] = munge.decode,
-    ) -> None:  # fmt: skip
+        self,
+        audiences: Sequence[str],
+        roles: Roles,
+        clock: Clock,
+        *,
+        munge_socket: str | None = None,
+        lifetime_s: float = SESSION_LIFETIME_S,
+        decode: Callable[[str, str | None], munge.Credential] = munge.decode,
+    ) -> None:
         """`audiences` are the URLs by which clients know this daemon: a credential made for another one is refused,
         so a daemon that receives one cannot use it at another."""
         self._audiences, self._roles, self._clock = tuple(audiences), roles, clock

@@ -1,7 +1,5 @@
 """Rows for people: what the main queue is promised, what that costs and how it was kept; how a job scales. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from statistics import median
 
@@ -33,16 +31,22 @@ def promise_row(tracker: PromiseTracker, rules: Rules, since: float, now: float,
     listed = [each for each in delays if sight.sees_main_job_of(each.user)][-MAX_LISTED_JOBS:]
     bounds = sorted({*CURVE_BOUNDS_S, *(() if bound_s is None else (bound_s,))})
     return PromiseRow(
-        stated=stated(rules.promise), arrivals=tracker.arrivals, hour=tracker.hour(now).which,
-        yields=len(times.took_s), freed_median_s=median(times.took_s) if times.took_s else None,
-        cycle_s=times.cycle_s, reserve_nodes=None if held is None else held.nodes,
-        reserve_reason="" if held is None else held.reason, steps_back=tracker.steps_back,
-        stepped_for=tracker.stepped_for, pilot_cap=None if budget is None else budget.cap,
+        stated=stated(rules.promise),
+        arrivals=tracker.arrivals,
+        hour=tracker.hour(now).which,
+        yields=len(times.took_s),
+        freed_median_s=median(times.took_s) if times.took_s else None,
+        cycle_s=times.cycle_s,
+        reserve_nodes=None if held is None else held.nodes,
+        reserve_reason="" if held is None else held.reason,
+        steps_back=tracker.steps_back,
+        stepped_for=tracker.stepped_for,
+        pilot_cap=None if budget is None else budget.cap,
         cap_reason="" if budget is None else budget.reason,
         curve=tuple(PromiseCostRow(*point) for point in tracker.curve(now, bounds)),
         kept=kept_row(bound_s, kept, begin, now, behind),
         main_jobs=tuple(delay_row(each, sight) for each in listed),
-    )  # fmt: skip
+    )
 
 
 def stated(promise: MainPromise | None) -> dict[str, float]:
@@ -59,20 +63,37 @@ def kept_row(
     """How it was kept, and with which certainty these jobs show that. `behind`: delays of jobs that waited behind."""
     soon = None if bound_s is None else kept.jobs - kept.late(bound_s)
     return PromiseKeptRow(
-        since=since, until=now, main_jobs=kept.jobs, met=len(kept.delays_s), delayed=kept.late(0.0),
-        delay_p95_s=kept.delay_p95_s, delay_mean_s=kept.delay_mean_s, longest_s=max(kept.delays_s, default=0.0),
-        bound_s=bound_s, within=None if soon is None or not kept.jobs else soon / kept.jobs,
+        since=since,
+        until=now,
+        main_jobs=kept.jobs,
+        met=len(kept.delays_s),
+        delayed=kept.late(0.0),
+        delay_p95_s=kept.delay_p95_s,
+        delay_mean_s=kept.delay_mean_s,
+        longest_s=max(kept.delays_s, default=0.0),
+        bound_s=bound_s,
+        within=None if soon is None or not kept.jobs else soon / kept.jobs,
         at_least=None if soon is None or not kept.jobs else lower_share(soon, kept.jobs),
-        broken=why_broken(bound_s, kept), behind=len(behind), behind_longest_s=max(behind, default=0.0),
-    )  # fmt: skip
+        broken=why_broken(bound_s, kept),
+        behind=len(behind),
+        behind_longest_s=max(behind, default=0.0),
+    )
 
 
 def delay_row(delay: MainJobDelay, sight: Visibility) -> MainJobDelayRow:
     """One main job; without names of nodes where `sight` hides them."""
     return MainJobDelayRow(
-        delay.main_job, delay.user, delay.could_at, delay.started_at, delay.nodes if sight.nodes else (),
-        delay.delay_s, delay.freed_s or 0.0, delay.preempted, delay.cause.value, sight.words(delay.words()),
-    )  # fmt: skip
+        delay.main_job,
+        delay.user,
+        delay.could_at,
+        delay.started_at,
+        delay.nodes if sight.nodes else (),
+        delay.delay_s,
+        delay.freed_s or 0.0,
+        delay.preempted,
+        delay.cause.value,
+        sight.words(delay.words()),
+    )
 
 
 def profile_row(view: JobView, known: JobKnowledge | None, advice: str, rules: Rules) -> ProfileRow:
@@ -81,9 +102,12 @@ def profile_row(view: JobView, known: JobKnowledge | None, advice: str, rules: R
     profile = profile_of(view, rules.probing).value
     took = view.costs
     costs = {
-        "start": took.start_s, "activation": took.activate_s, "grow": took.grow_s, "shrink": took.shrink_s,
+        "start": took.start_s,
+        "activation": took.activate_s,
+        "grow": took.grow_s,
+        "shrink": took.shrink_s,
         "loss": took.loss_s,
-    }  # fmt: skip
+    }
     if known is None or known.fit is None:
         curve = expected_curve(view, known or JobKnowledge(), rules.probing)
         points = curve.points if job.given_curve is not None else ()
@@ -94,8 +118,14 @@ def profile_row(view: JobView, known: JobKnowledge | None, advice: str, rules: R
     windows = known.windows
     sizes = sorted(set(windows) | {n for n, _ in fit.curve(job.max_nodes).points})
     return ProfileRow(
-        job=job.id, profile=profile,
+        job=job.id,
+        profile=profile,
         sizes=tuple(SizeRow(e.nodes, e.rate, e.low, e.high, windows.get(e.nodes, 0)) for e in fit.at(sizes)),
-        family=fit.family, noise=fit.noise, probe_nodes=known.probe.nodes if known.probe else None,
-        ignored=dict(known.ignored), next=advice, costs=costs, node_class=fit.node_class,
-    )  # fmt: skip
+        family=fit.family,
+        noise=fit.noise,
+        probe_nodes=known.probe.nodes if known.probe else None,
+        ignored=dict(known.ignored),
+        next=advice,
+        costs=costs,
+        node_class=fit.node_class,
+    )

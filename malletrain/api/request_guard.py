@@ -46,9 +46,14 @@ class RequestGuard:
     is opened, and the longest body there, in bytes."""
 
     def __init__(
-        self, app: ASGIApp, limits: ApiLimits, clock: Clock, identify: Identify, logins: dict[str, int],
+        self,
+        app: ASGIApp,
+        limits: ApiLimits,
+        clock: Clock,
+        identify: Identify,
+        logins: dict[str, int],
         connections: ConnectionTable,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._app, self._limits, self._identify = app, limits, identify
         self._logins, self._connections = logins, connections
         self._strangers = TokenBuckets(limits.address_rate, limits.address_burst, clock)

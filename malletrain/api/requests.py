@@ -41,11 +41,17 @@ class LoopRequests:
         account_of: the account that a user's jobs are charged to; None: the one that pilots run in."""
 
     def __init__(
-        self, loop: Loop, facts: AbstractContextManager[object], clock: Clock, harvest: Harvest,
-        latest: Callable[[int], Sequence[Event]], next_id: Callable[[], int],
-        of_main_job: Callable[[str], Sequence[Event]] = lambda _: (), account_of: Callable[[str], str] | None = None,
+        self,
+        loop: Loop,
+        facts: AbstractContextManager[object],
+        clock: Clock,
+        harvest: Harvest,
+        latest: Callable[[int], Sequence[Event]],
+        next_id: Callable[[], int],
+        of_main_job: Callable[[str], Sequence[Event]] = lambda _: (),
+        account_of: Callable[[str], str] | None = None,
         sends_notices: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._loop, self._facts, self._clock, self._harvest = loop, facts, clock, harvest
         self._latest, self._next_id, self._of_main_job = latest, next_id, of_main_job
         self._account_of, self._sends_notices = account_of, sends_notices

@@ -7,7 +7,6 @@ from enum import StrEnum
 
 from malletrain.api.visibility import Visibility
 from malletrain.domain.errors import InvalidInput, MalletrainError, Refused
-from malletrain.wire.rows import JobRow
 
 
 class NotFound(MalletrainError):
@@ -47,9 +46,13 @@ class Roles:
     """The site's rules."""
 
     def __init__(
-        self, operators: Iterable[int] = (), *, serves: Iterable[int] | None = None,
-        private_data: Callable[[], Collection[str]] = tuple, bans: Callable[[], Mapping[int, str]] = dict,
-    ) -> None:  # fmt: skip
+        self,
+        operators: Iterable[int] = (),
+        *,
+        serves: Iterable[int] | None = None,
+        private_data: Callable[[], Collection[str]] = tuple,
+        bans: Callable[[], Mapping[int, str]] = dict,
+    ) -> None:
         """`operators` are uids, root among them always; `serves` the only uids that are served (None: all);
         `private_data` gives the words of Slurm's PrivateData as they are now, `bans` why each banned uid is."""
         self._operators = frozenset(operators) | {0}
@@ -85,35 +88,6 @@ class Roles:
         if uid in self._operators:
             return Visibility()
         return Visibility.under(self._private_data(), uid, user_name(uid))
-
-    def check_sees(self, identity: Identity, job_id: int, job: JobRow | None) -> JobRow:
-        """The job, if there is one that the caller may see.
-        Raises NotFound: there is none, or it is another's and hidden: the two are not told apart."""
-        if job is None or not self.sight(identity).sees_job_of(job.uid):
-            raise NotFound(f"there is no job {job_id}: `malletrain status` lists them")
-        return job
-
-    def check_steers(self, identity: Identity, job_id: int, job: JobRow | None) -> JobRow:
-        """The job, if the caller owns it or is an operator.
-        Raises NotFound: there is no such job to be seen; Refused: it is another user's."""
-        job = self.check_sees(identity, job_id, job)
-        if job.uid != identity.uid and identity.role is not Role.OPERATOR:
-            raise Refused(f"job {job_id} belongs to {job.user}: only {job.user} and operators may change it")
-        return job
-
-    def check_owns(self, identity: Identity, job_id: int, job: JobRow | None) -> JobRow:
-        """The job, if the caller owns it: pilots run as the job's owner, so an operator cannot give it any.
-        Raises NotFound: there is no such job to be seen; Refused: it is another user's."""
-        job = self.check_sees(identity, job_id, job)
-        if job.uid != identity.uid:
-            raise Refused(f"job {job_id} belongs to {job.user}: only {job.user} can give it pilots")
-        return job
-
-    @staticmethod
-    def check_operates(identity: Identity) -> None:
-        """Make sure that the caller is an operator. Raises Refused: otherwise."""
-        if identity.role is not Role.OPERATOR:
-            raise Refused(f"{identity.user} is no operator here: the daemon's configuration names them (operators)")
 
 
 def user_name(uid: int) -> str:

@@ -1,6 +1,6 @@
 """What people may send, with a bound on everything."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -10,12 +10,6 @@ MAX_NODES = 100_000
 MAX_NUMBER = 2**63 - 1  # what SQLite holds
 
 Nodes = Annotated[int, Field(ge=1, le=MAX_NODES)]
-
-#: What a job has as its owner sent it; the rest is made of it.
-_AS_SENT = (
-    "name", "min_nodes", "max_nodes", "weight", "total_samples", "key", "batch_min", "batch_max", "deadline",
-    "trusted",
-)  # fmt: skip
 
 
 def _printable(value: str) -> str:
@@ -120,17 +114,27 @@ class JobBody(Body):
 
     def job(self, id: int, user: str, uid: int, submitted_at: float, account: str, mail_user: str) -> MalleableJob:
         """The job that is asked for, with what the daemon says of it."""
-        return MalleableJob(
-            **{name: getattr(self, name) for name in _AS_SENT}, id=id, user=user, uid=uid, submitted_at=submitted_at,
-            account=account, mail_user=mail_user, sizes=tuple(sorted(set(self.sizes))),
-            elastic=Elastic(self.elastic),
-            given_curve=None if self.curve is None else Curve(tuple((int(n), rate) for n, rate in self.curve)),
-            profile=Profile(self.profile) if self.profile else None,
-            budget_node_s=None if self.budget_node_hours is None else 3600.0 * self.budget_node_hours,
-            after=tuple((DependencyKind(kind), int(job)) for kind, _, job in (a.partition(":") for a in self.after)),
-            output=tuple(self.output), mail=tuple(map(MailType, dict.fromkeys(self.mail))),
-            class_min=tuple((word, int(n)) for word, _, n in (each.rpartition(":") for each in self.class_min)),
-        )  # fmt: skip
+        as_sent = MalleableJob.__dataclass_fields__.keys() & type(self).model_fields.keys()
+        made: dict[str, Any] = {
+            "id": id,
+            "user": user,
+            "uid": uid,
+            "submitted_at": submitted_at,
+            "account": account,
+            "mail_user": mail_user,
+            "sizes": tuple(sorted(set(self.sizes))),
+            "elastic": Elastic(self.elastic),
+            "given_curve": self.curve and Curve(tuple((int(n), rate) for n, rate in self.curve)),
+            "profile": Profile(self.profile) if self.profile else None,
+            "budget_node_s": self.budget_node_hours and 3600.0 * self.budget_node_hours,
+            "after": tuple(
+                (DependencyKind(kind), int(job)) for kind, _, job in (a.partition(":") for a in self.after)
+            ),
+            "output": tuple(self.output),
+            "mail": tuple(map(MailType, dict.fromkeys(self.mail))),
+            "class_min": tuple((word, int(n)) for word, _, n in (each.rpartition(":") for each in self.class_min)),
+        }
+        return MalleableJob(**{name: getattr(self, name) for name in as_sent} | made)
 
 
 class ArrayBody(Body):

@@ -36,9 +36,12 @@ class Visibility:
         everything = "all" in private
         jobs = everything or "jobs" in private
         return Visibility(
-            uid if jobs else None, uid if jobs or "usage" in private else None, user,
-            not everything and "nodes" not in private, not everything and "reservations" not in private,
-        )  # fmt: skip
+            uid if jobs else None,
+            uid if jobs or "usage" in private else None,
+            user,
+            not everything and "nodes" not in private,
+            not everything and "reservations" not in private,
+        )
 
     @property
     def is_whole(self) -> bool:
@@ -91,9 +94,12 @@ class Visibility:
         nodes = tuple(self._node(node, own) for node in row.nodes) if self.nodes else ()
         sizes = {job: size for job, size in row.decision.sizes.items() if self.uid is None or int(job) in own}
         return replace(
-            row, nodes=nodes, jobs=tuple(map(self.job, row.jobs)), decision=replace(row.decision, sizes=sizes),
+            row,
+            nodes=nodes,
+            jobs=tuple(map(self.job, row.jobs)),
+            decision=replace(row.decision, sizes=sizes),
             notices=tuple(self.words(notice, own) for notice in row.notices),
-        )  # fmt: skip
+        )
 
     def _node(self, row: NodeRow, own: Collection[int]) -> NodeRow:
         if self.uid is None or row.job in own:

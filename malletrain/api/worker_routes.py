@@ -46,7 +46,7 @@ HELLO_BYTES = 500
 #: Tokens of one worker; beyond, the oldest ends.
 MAX_TOKENS_PER_WORKER = 4
 
-#: Longer than `WorkersGate.beat` is ever late on a machine that runs; shorter than any silence that counts.
+#: Longer than `WorkersGate.tick` is ever late on a machine that runs; shorter than any silence that counts.
 ASLEEP_S = 4.0
 
 
@@ -63,11 +63,16 @@ class WorkersGate:
         checked: what a check has found of the script with this digest in a job of the user with this uid."""
 
     def __init__(
-        self, membership: Membership, lock: RLock, persist: Callable[[], None], clock: Clock,
-        budget: ReportBudget | None = None, sight: Callable[[int], Visibility] = lambda _uid: Visibility(),
+        self,
+        membership: Membership,
+        lock: RLock,
+        persist: Callable[[], None],
+        clock: Clock,
+        budget: ReportBudget | None = None,
+        sight: Callable[[int], Visibility] = lambda _uid: Visibility(),
         is_banned: Callable[[int], bool] = lambda _uid: False,
         checked: Callable[[int, str], ScriptCheck | None] = lambda _uid, _digest: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.membership, self.clock, self._lock, self._persist = membership, clock, lock, persist
         self.budget = budget or ReportBudget(ApiLimits(), clock)
         self._sight, self._is_banned, self._checked = sight, is_banned, checked
@@ -101,17 +106,17 @@ class WorkersGate:
             return self.membership.reports()
 
     def tick(self) -> None:
-        """Let deadlines pass: for the daemon's own timer, in case no worker polls."""
-        self.change(self.membership.tick)
-
-    def beat(self) -> None:
-        """Called every second or more often: if it was not, this process did not run (suspended, swapped out, its
-        machine paused), and silence of workers in that time is not held against them."""
+        """Let deadlines pass. Called every second or more often, by the daemon's own timer in case no worker polls.
+        If it was not, this process did not run (suspended, swapped out, its machine paused), and silence of workers
+        in that time is not held against them."""
         with self._lock:
             now = self.clock.elapsed()
             gap, self._awake_at = now - self._awake_at, now
             if gap > ASLEEP_S:
                 self.membership.slept(gap)
+            due = self.membership.due()
+            if due is not None and due <= now:
+                self.change(self.membership.tick)
 
     def change(self, action: Callable[[], Any]) -> Any:
         """Run `action` under the lock, journal what it caused, and wake the waiting polls of the jobs concerned.
@@ -202,10 +207,7 @@ class WorkersGate:
     def look(self, worker: str) -> tuple[wire.Directive, float | None]:
         """What is wanted of the worker, and when something of its job is due (`Clock.elapsed`)."""
         with self._lock:
-            self.beat()
-            due = self.membership.due()
-            if due is not None and due <= self.clock.elapsed():
-                self.change(self.membership.tick)
+            self.tick()
             known = self.membership.worker(worker)
             due = self.membership.due_of(known.job) if known is not None else None
             return self._shown(worker, self.membership.directive_for(worker)), due
@@ -220,18 +222,18 @@ class WorkersGate:
         leave, end = (text if text is None else sight.words(text, own) for text in (directive.leave, directive.end))
         return replace(directive, plan=plan, leave=leave, end=end)
 
-    async def poll(self, worker: str, after: int, wait_s: float, caller: "Caller") -> wire.Directive:
+    async def poll(self, worker: str, after: int, wait_s: float, open_poll: "OpenPoll") -> wire.Directive:
         """The worker's directive as soon as its number is above `after`, or as it is after `wait_s`; membership
         counts the poll as open until then."""
-        entry = (asyncio.get_running_loop(), caller.stirred)
+        entry = (asyncio.get_running_loop(), open_poll.stirred)
         known = self.membership.worker(worker)
         job = known.job if known is not None else 0
         self._waiting[job].add(entry)
         end, is_open, begins = self.clock.elapsed() + wait_s, True, True
         try:
             while True:
-                caller.stirred.clear()
-                over = caller.is_gone or self._ends or self.clock.elapsed() >= end
+                open_poll.stirred.clear()
+                over = open_poll.is_gone or self._ends or self.clock.elapsed() >= end
                 waits, due = (False, None) if over else self._waits_at_once(worker, after, begins)
                 if not waits:
                     directive, due, is_open = await run_in_threadpool(self._one_look, worker, after, begins, over)
@@ -241,7 +243,7 @@ class WorkersGate:
                 until = end if due is None else min(end, max(due, now + 0.005))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(until - now):
-                        await caller.stirred.wait()
+                        await open_poll.stirred.wait()
         finally:
             self._waiting[job].discard(entry)
             if not self._waiting[job]:
@@ -251,8 +253,8 @@ class WorkersGate:
 
     def _waits_at_once(self, worker: str, after: int, begins: bool) -> tuple[bool, float | None]:
         """One look of a poll where it is certain not to wait: whether the worker has nothing new to hear, and when
-        something of its job is due. False where `_turn` must find out: the lock is taken, or something is due, which
-        may be written to the journal."""
+        something of its job is due. False where `_one_look` must find out: the lock is taken, or something is due,
+        which may be written to the journal."""
         if not self._lock.acquire(blocking=False):
             return False, None
         try:
@@ -281,12 +283,12 @@ class WorkersGate:
             return directive, due, stays
 
 
-class Caller:
-    """Whoever waits for the answer to a poll."""
+class OpenPoll:
+    """A poll that waits for its answer."""
 
     def __init__(self) -> None:
-        self.stirred = asyncio.Event()  #: set when there may be something new for it, or it hung up
-        self.is_gone = False  #: it hung up: the first sign that its process is no more
+        self.stirred = asyncio.Event()  #: set when there may be something new for it, or its caller hung up
+        self.is_gone = False  #: its caller hung up: the first sign that its process is no more
 
     async def watch(self, request: Request) -> None:
         """Returns when the caller hangs up."""
@@ -353,16 +355,16 @@ class WorkersRouter(Router):
             raise HTTPException(400, f"after, wait: {error}") from error
         if not 0 <= wait <= MAX_WAIT_S or after < 0:
             raise HTTPException(400, f"wait: must be from 0 to {MAX_WAIT_S:g} seconds, after: not negative")
-        loop, caller = asyncio.get_running_loop(), Caller()
+        loop, open_poll = asyncio.get_running_loop(), OpenPoll()
         if request.client is not None:
             peer = (request.client.host, request.client.port)
             self._connections.watch(peer, lambda: _in_thread(loop, lambda: gate.hung_up(worker)))
-        watch = asyncio.ensure_future(caller.watch(request))
+        watch = asyncio.ensure_future(open_poll.watch(request))
         try:
-            directive = await gate.poll(worker, after, wait, caller)
+            directive = await gate.poll(worker, after, wait, open_poll)
         finally:
             watch.cancel()
-        if caller.is_gone:
+        if open_poll.is_gone:
             await run_in_threadpool(gate.change, lambda: gate.membership.disconnected(worker))
             return Response(status_code=204)
         return JSONResponse(wire.to_json(directive))

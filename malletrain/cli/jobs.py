@@ -1,27 +1,21 @@
-"""Commands about malleable jobs: all but `stop` ask the daemon. Runs on the base wheel."""
-
-from __future__ import annotations
+"""Commands about malleable jobs, which ask the daemon. Runs on the base wheel."""
 
 import json
 import os
-import shlex
 import shutil
 import sys
 import time
-import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import click
 
 from malletrain.cli import render
+from malletrain.cli.common_options import as_json
 from malletrain.cli.logs import last_words
-from malletrain.domain.errors import InvalidInput, MalletrainError
-from malletrain.slurm.command import Commands
-from malletrain.wire import address
+from malletrain.domain.errors import MalletrainError
 from malletrain.wire.daemon import DaemonClient, connect
 from malletrain.wire.http import DaemonRefused
 from malletrain.wire.rows import JobRow
@@ -29,13 +23,8 @@ from malletrain.wire.rows import JobRow
 #: Seconds that `events --follow` and `drain` let the daemon hold a request open.
 LONG_POLL_S = 25.0
 
-#: Where a daemon on this machine would have its configuration: `stop` takes partition and account from it.
-_DAEMON_FILE = Path("/etc/malletrain/malletrain.toml")
-
 #: Kinds of events that workers report all the time.
 _FIGURES = ("samples", "metric")
-
-as_json = click.option("--json", "as_json", is_flag=True, help="JSON, for programs.")
 
 
 def say(lines: Iterable[render.Line]) -> None:
@@ -47,6 +36,14 @@ def say(lines: Iterable[render.Line]) -> None:
 def say_json(value: object) -> None:
     """Print one JSON document."""
     click.echo(json.dumps(value, indent=2))
+
+
+def show(as_json: bool, value: object, lines: Callable[[], Iterable[render.Line]]) -> None:
+    """Print one JSON document for programs, or lines for people."""
+    if as_json:
+        say_json(value)
+    else:
+        say(lines())
 
 
 def terminal_width() -> int:
@@ -66,18 +63,16 @@ def status(job: int | None, over: bool, as_json: bool) -> None:
     daemon = connect()
     if job is not None:
         row = daemon.job(job)
-        if as_json:
-            say_json(row.to_json())
-        else:
-            say([*render.job(row, now=time.time()), *_scales(daemon, job), *_last_words(daemon, row)])
+        show(as_json, row.to_json(), lambda: _in_full(daemon, row))
         return
     picture = daemon.status()
     if over:
         picture = replace(picture, jobs=daemon.jobs())
-    if as_json:
-        say_json(picture.to_json())
-    else:
-        say(render.status(picture, width=terminal_width(), over=over))
+    show(as_json, picture.to_json(), lambda: render.status(picture, width=terminal_width(), over=over))
+
+
+def _in_full(daemon: DaemonClient, row: JobRow) -> list[render.Line]:
+    return [*render.job(row, now=time.time()), *_scales(daemon, row.id), *_last_words(daemon, row)]
 
 
 def _scales(daemon: DaemonClient, job: int) -> list[render.Line]:
@@ -186,10 +181,7 @@ def explain(subject: str | None, main_job: str | None, as_json: bool) -> None:
         raise click.UsageError("give one of: a JOB's number, a NODE's name, or --main-job ID")
     asked = subject if subject is not None else f"main-job {main_job}"
     lines = [render.local_times(line) for line in connect().explain(asked)]
-    if as_json:
-        say_json({"subject": asked, "lines": lines})
-    else:
-        say([(render.Span(line),) for line in lines])
+    show(as_json, {"subject": asked, "lines": lines}, lambda: [(render.Span(line),) for line in lines])
 
 
 @click.command(epilog="Example:  malletrain web")
@@ -216,116 +208,15 @@ def web(as_json: bool) -> None:
 def report(since: datetime | None, as_json: bool) -> None:
     """Show node hours and samples by day, account and user."""
     rows = connect().usage(since="" if since is None else f"{since:%Y-%m-%d}")
-    if as_json:
-        say_json([row.to_json() for row in rows])
-    else:
-        say(render.usage(rows) if rows else [(render.Span("nothing used yet", dim=True),)])
-
-
-@click.command(epilog="Example:  malletrain drain n[001-016] --until 2026-12-01T08:00        malletrain drain")
-@click.argument("nodes", required=False)
-@click.option("--all", "everything", is_flag=True, help="Every node.")
-@click.option("--until", metavar="TIME", help="Local time, as 2026-12-01T08:00; now ends a drain.")
-@click.option("--wait/--no-wait", default=True, help="Return when no pilot is left (default), or at once.")
-@click.option("--timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, metavar="S",
-    help="Seconds to wait; then exit status 1.",
-)  # fmt: skip
-@as_json
-def drain(nodes: str | None, everything: bool, until: str | None, wait: bool, timeout: float, as_json: bool) -> None:
-    """Keep pilots off NODES until a time, or list what is drained. For operators.
-
-    Slurm is not changed.
-    """
-    if nodes is None and not everything and until is None:
-        found = connect().drains()
-        if as_json:
-            say_json([{"node": node, "until": end} for node, end in sorted(found.items())])
-        else:
-            say(render.drains(found))
-        return
-    if until is None:
-        raise click.UsageError("give --until: 2026-12-01T08:00, or now to end a drain")
-    if (nodes is None) == (not everything):
-        raise click.UsageError("give either NODES or --all")
-    end = _time(until)
-    daemon = connect()
-    named = daemon.drain(nodes=nodes or "", until=end)
-    if end <= time.time():
-        click.echo("drain ended")
-        return
-    deadline = time.monotonic() + timeout
-    _, last = daemon.latest_events(1)
-    while wait:
-        left = [node.name for node in daemon.status().nodes if node.state == "pilot" and node.name in named]
-        if not left:
-            break
-        if time.monotonic() > deadline:
-            who = ", ".join(left[:8])
-            raise TimedOut(f"{len(left)} pilots are still there after {timeout:.0f} s: {who}; see explain")
-        # The journal grows when a pilot ends: wait for that, not for time to pass.
-        _, last = daemon.events(after=last, wait_s=min(LONG_POLL_S, max(0.5, deadline - time.monotonic())))
-    click.echo(f"{len(named)} nodes kept free of pilots until {render.clock(end)}")
+    nothing = [(render.Span("nothing used yet", dim=True),)]
+    show(
+        as_json,
+        [row.to_json() for row in rows],
+        lambda: render.table(render.USAGE_COLUMNS, rows) if rows else nothing,
+    )
 
 
 class TimedOut(MalletrainError):
     """What was waited for has not come in time."""
 
     exit_status = 1
-
-
-@click.command(epilog="Example:  malletrain stop --all --now")
-@click.option("--all", "everything", is_flag=True, help="Required.")
-@click.option("--now", is_flag=True, help="Required.")
-@click.option("--partition", "-p", help="Default: from client.toml or malletrain.toml.")
-@click.option("--account", "-A", help="The same.")
-@click.option("--dry-run", is_flag=True, help="Print the command.")
-def stop(everything: bool, now: bool, partition: str | None, account: str | None, dry_run: bool) -> None:
-    """Cancel every pilot by plain scancel, by partition and account; needs no daemon.
-
-    Without an operator's rights in Slurm it reaches only your own. For one job: malletrain cancel.
-    """
-    if not (everything and now):
-        sure = "confirm with --all --now; for one job: malletrain cancel"
-        raise click.UsageError(f"this ends all training at once: {sure}")
-    if partition is None:
-        partition, from_file = _harvest_names()
-        account = from_file if account is None else account
-    argv = ["scancel", f"--partition={partition}"]
-    argv += [f"--account={account}"] if account else []
-    if dry_run:
-        click.echo(shlex.join(argv))
-        return
-    # With slurmctld down a command takes 9 s to say so, and thousands of tasks take their time.
-    answer = Commands(timeout_s=60).run(argv)
-    if not answer.ok:
-        raise SlurmCommandFailed(f"scancel: {answer.error}")
-    click.echo(f"cancelled: every job of partition {partition}" + (f", account {account}" if account else ""))
-
-
-def _harvest_names() -> tuple[str, str]:
-    """Partition and account of pilots, from the first file that names a partition."""
-    site = address.of_site(os.environ)
-    if site.partition:
-        return site.partition, site.account
-    try:
-        section = tomllib.loads(_DAEMON_FILE.read_text(encoding="utf-8"))["slurm"]
-        return str(section["partition"]), str(section.get("account", ""))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        why = "no client.toml or malletrain.toml names the harvest partition: name it here"
-        raise InvalidInput("--partition", why) from error
-
-
-class SlurmCommandFailed(MalletrainError):
-    """A Slurm command answered with an error."""
-
-    exit_status = 1
-
-
-def _time(text: str) -> float:
-    """Local time in ISO 8601, or `now`, as Unix seconds."""
-    if text == "now":
-        return time.time()
-    try:
-        return datetime.fromisoformat(text).astimezone().timestamp()
-    except (ValueError, OverflowError, OSError) as error:
-        raise InvalidInput("--until", f"{text!r} is not a time such as 2026-12-01T08:00") from error

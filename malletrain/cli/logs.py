@@ -1,7 +1,5 @@
 """`malletrain logs`: what a job's workers have printed, read as the caller from the files that Slurm writes."""
 
-from __future__ import annotations
-
 import os
 import re
 import stat

@@ -1,7 +1,5 @@
 """`malletrain`: one command with many below it, each loaded only when it is asked for."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import os
@@ -38,10 +36,10 @@ COMMANDS = {
     "report": CommandEntry("jobs", "Show node hours by account and user."),
     "promise": CommandEntry("promise", "Show the promise to the main queue, its cost and how it was kept."),
     "observed": CommandEntry("admin.observed", "Report what --observe found."),
-    "drain": CommandEntry("jobs", "Keep pilots off nodes until a time (operators)."),
-    "ban": CommandEntry("admin.bans", "Refuse a user, and end the user's jobs (operators)."),
-    "unban": CommandEntry("admin.bans", "Admit a user again (operators)."),
-    "stop": CommandEntry("jobs", "Cancel every pilot; works without the daemon."),
+    "drain": CommandEntry("admin.operators", "Keep pilots off nodes until a time (operators)."),
+    "ban": CommandEntry("admin.operators", "Refuse a user, and end the user's jobs (operators)."),
+    "unban": CommandEntry("admin.operators", "Admit a user again (operators)."),
+    "stop": CommandEntry("admin.operators", "Cancel every pilot; works without the daemon."),
     "snapshot": CommandEntry("admin.site", "Print the cluster as MalleTrain sees it (JSON)."),
     "setup": CommandEntry("admin.setup", "Set Slurm up for harvesting, or undo that."),
     "doctor": CommandEntry("admin.site", "Check a site, with a remedy for each fault."),
@@ -64,10 +62,7 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command, imported now.
-
-        Raises:
-            click.UsageError: a package that it needs is not installed; names the extra to install.
-        """
+        Raises click.UsageError: a package that it needs is not installed; names the extra to install."""
         entry = COMMANDS.get(cmd_name)
         if entry is None or not _is_here(entry):
             return None

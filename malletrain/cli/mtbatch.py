@@ -1,7 +1,5 @@
 """`mtbatch`: submits a malleable job. Options are sbatch's, read by `slurm.submission`. Runs on the base wheel."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

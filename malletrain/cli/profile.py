@@ -1,10 +1,9 @@
 """`malletrain profile`: what is known of how a job scales, and what would be measured next."""
 
-from __future__ import annotations
-
 import click
 
-from malletrain.cli.jobs import as_json, say, say_json
+from malletrain.cli.common_options import as_json
+from malletrain.cli.jobs import show
 from malletrain.cli.render import Span
 from malletrain.wire.daemon import connect
 from malletrain.wire.rows import ProfileRow
@@ -22,10 +21,7 @@ def profile(job: int, as_json: bool) -> None:
     # is measured, = estimated, . the band (right nine times in ten), | perfect scaling.
     """
     row = connect().profile(job)
-    if as_json:
-        say_json(row.to_json())
-    else:
-        say([(Span(line),) for line in lines(row)])
+    show(as_json, row.to_json(), lambda: [(Span(line),) for line in lines(row)])
 
 
 def lines(row: ProfileRow) -> list[str]:

@@ -1,13 +1,27 @@
 """`malletrain promise`: what the main queue is promised, what that costs in harvest, and how it was kept so far."""
 
-from __future__ import annotations
-
 import click
 
-from malletrain.cli.jobs import as_json, say, say_json
-from malletrain.cli.render import Line, Span, clock, table
+from malletrain.cli.common_options import as_json
+from malletrain.cli.jobs import show
+from malletrain.cli.render import Column, Line, Span, clock, table
 from malletrain.wire.daemon import connect
-from malletrain.wire.rows import MainJobDelayRow, PromiseKeptRow, PromiseRow
+from malletrain.wire.rows import MainJobDelayRow, PromiseCostRow, PromiseKeptRow, PromiseRow
+
+_COST_COLUMNS: tuple[Column[PromiseCostRow], ...] = (
+    Column("P95 OF DELAYS", lambda row: f"{row.delay_s:g} s", number=True),
+    Column("NODES IN RESERVE", lambda row: f"{row.reserve_nodes:.1f}", number=True),
+    Column("HARVEST LEFT", lambda row: f"{row.harvest_share:.1%}", number=True),
+)
+
+_JOB_COLUMNS: tuple[Column[MainJobDelayRow], ...] = (
+    Column("MAIN JOB", lambda row: row.main_job),
+    Column("USER", lambda row: row.user or "?"),
+    Column("STARTED", lambda row: clock(row.started_at)),
+    Column("DELAY", lambda row: f"{row.delay_s:.3g} s", number=True),
+    Column("NODES", lambda row: str(len(row.nodes)), number=True),
+    Column("WHY", lambda row: row.reason),
+)
 
 
 @click.command(epilog="Example:  malletrain promise --days 1 --main-jobs")
@@ -19,13 +33,14 @@ from malletrain.wire.rows import MainJobDelayRow, PromiseKeptRow, PromiseRow
 def promise(days: int, main_jobs: bool, as_json: bool) -> None:
     """Show the promise to the main queue, its cost at this hour, and whether it was kept."""
     row = connect().promise(days=days)
-    if as_json:
-        say_json(row.to_json())
-        return
+    show(as_json, row.to_json(), lambda: _lines(row, days, main_jobs))
+
+
+def _lines(row: PromiseRow, days: int, main_jobs: bool) -> list[Line]:
     lines = [*_stated(row), *_kept(row.kept, days), *_cost(row)]
     if main_jobs:
-        lines += _listed(row.main_jobs)
-    say(lines)
+        lines += table(_JOB_COLUMNS, row.main_jobs) if row.main_jobs else [_line("no main job met pilots")]
+    return lines
 
 
 def _stated(row: PromiseRow) -> list[Line]:
@@ -72,26 +87,7 @@ def _cost(row: PromiseRow) -> list[Line]:
     if not any(point.reserve_nodes for point in row.curve):
         note = "  every bound below is kept without a reserve" if row.curve else "  not known before the first poll"
         lines.append(_line(note))
-    head = ("P95 OF DELAYS", "NODES IN RESERVE", "HARVEST LEFT")
-    cells = [
-        (Span(f"{each.delay_s:g} s"), Span(f"{each.reserve_nodes:.1f}"), Span(f"{each.harvest_share:.1%}"))
-        for each in row.curve
-    ]
-    return [*lines, *table(head, cells, right={0, 1, 2})]
-
-
-def _listed(rows: tuple[MainJobDelayRow, ...]) -> list[Line]:
-    if not rows:
-        return [_line("no main job met pilots")]
-    head = ("MAIN JOB", "USER", "STARTED", "DELAY", "NODES", "WHY")
-    cells = [
-        (
-            Span(each.main_job), Span(each.user or "?"), Span(clock(each.started_at)), Span(f"{each.delay_s:.3g} s"),
-            Span(str(len(each.nodes))), Span(each.reason),
-        )
-        for each in rows
-    ]  # fmt: skip
-    return table(head, cells, right={3, 4})
+    return [*lines, *table(_COST_COLUMNS, row.curve)]
 
 
 def _line(text: str) -> Line:

@@ -1,17 +1,18 @@
 """What people see: tables, the strip of nodes, events, as lines of styled text. Pure. Colours repeat the letters."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from string import ascii_letters
+from typing import Generic, TypeVar
 
 import click
 
-from malletrain.wire.job_columns import JOB_COLUMNS, count, node_words, pause, progress, rate, size_words
+from malletrain.wire.job_columns import JOB_COLUMNS, JobColumn, count, node_words, pause, progress, rate, size_words
 from malletrain.wire.rows import EventRow, JobRow, NodeRow, PilotRow, PoolRow, StatusRow, UsageRow
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +35,28 @@ class Span:
 
 Line = tuple[Span, ...]
 
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[T]):
+    """A column of a table: `head` in capitals, what it says of a row; a `number` stands to the right."""
+
+    head: str
+    cell: Callable[[T], str | Span]
+    number: bool = False
+
+    def span(self, row: T) -> Span:
+        """The cell of a row."""
+        cell = self.cell(row)
+        return Span(cell) if isinstance(cell, str) else cell
+
+
 #: As wide as the longest kind of event.
 _KIND_WIDTH = len("generations_reserved")
 
 #: Backgrounds of jobs in the strip, distinct for most eyes; none is used for anything else.
 _JOB_BACKS = ("blue", "magenta", "cyan", "green", "bright_blue", "bright_magenta", "bright_cyan", "bright_green")
 
-#: One letter and colour for each word of `malletrain snapshot`.
+#: One letter and colour for each word of `malletrain snapshot`; those that are not here are down.
 _MAIN = Span("#", color="bright_black", back="bright_black")
 _IDLE = Span(".", color="white")
 _PLANNED = Span(":", color="yellow")
@@ -48,21 +64,34 @@ _AWAY = Span("r", color="yellow", dim=True)
 _DOWN = Span("x", color="red")
 _STRAY = Span("!", color="red", bold=True)
 _BLOCKS = {
-    "idle": _IDLE, "planned": _PLANNED,
-    "mixed": _MAIN, "allocated": _MAIN, "completing": _MAIN,
-    "reserved": _AWAY, "maint": _AWAY, "stray": _STRAY,
-    "drained": _DOWN, "down": _DOWN, "powered_down": _DOWN, "unknown": _DOWN,
-}  # fmt: skip
+    "idle": _IDLE,
+    "planned": _PLANNED,
+    "mixed": _MAIN,
+    "allocated": _MAIN,
+    "completing": _MAIN,
+    "reserved": _AWAY,
+    "maint": _AWAY,
+    "stray": _STRAY,
+}
 
 _LEGEND = {
-    _MAIN: "main queue", _IDLE: "idle", _PLANNED: "planned",
-    _STRAY: "stray (a job in the harvest partition that is not a pilot)", _AWAY: "reserved", _DOWN: "down",
-}  # fmt: skip
+    _MAIN: "main queue",
+    _IDLE: "idle",
+    _PLANNED: "planned",
+    _STRAY: "stray (a job in the harvest partition that is not a pilot)",
+    _AWAY: "reserved",
+    _DOWN: "down",
+}
 
 _PHASE_COLORS = {
-    "running": "green", "completed": "green", "queued": "yellow", "announced": "yellow", "held": "yellow",
-    "failed": "red", "cancelled": "red",
-}  # fmt: skip
+    "running": "green",
+    "completed": "green",
+    "queued": "yellow",
+    "announced": "yellow",
+    "held": "yellow",
+    "failed": "red",
+    "cancelled": "red",
+}
 
 
 def plain(lines: Iterable[Line]) -> str:
@@ -148,14 +177,19 @@ def letter(job: int) -> str:
 
 def jobs(rows: Sequence[JobRow], *, width: int = 120) -> list[Line]:
     """A table of jobs: their number and letter, the columns declared in `malletrain.wire.job_columns`, and why."""
-    cells = []
-    for row in rows:
-        color = _PHASE_COLORS.get(row.phase)
-        words = [Span(each.words(row), color=color if each.head == "PHASE" else None) for each in JOB_COLUMNS]
-        cells.append((Span(str(row.id)), job_block(row.id), *words, Span(row.reason, dim=True)))
-    head = ("JOB", "", *(each.head for each in JOB_COLUMNS), "WHY")
-    right = {0, *(at for at, each in enumerate(JOB_COLUMNS, start=2) if each.number)}
-    return table(head, cells, right=right, width=width)
+
+    def declared(each: JobColumn) -> Column[JobRow]:
+        if each.head == "PHASE":
+            return Column(each.head, lambda row: Span(each.words(row), color=_PHASE_COLORS.get(row.phase)))
+        return Column(each.head, each.words, each.number)
+
+    columns: list[Column[JobRow]] = [
+        Column("JOB", lambda row: str(row.id), number=True),
+        Column("", lambda row: job_block(row.id)),
+        *map(declared, JOB_COLUMNS),
+        Column("WHY", lambda row: Span(row.reason, dim=True)),
+    ]
+    return table(columns, rows, width=width)
 
 
 def job(row: JobRow, *, now: float, zone: tzinfo | None = None) -> list[Line]:
@@ -184,15 +218,15 @@ def job(row: JobRow, *, now: float, zone: tzinfo | None = None) -> list[Line]:
 
 def pilots(rows: Sequence[PilotRow], *, now: float) -> list[Line]:
     """A table of one job's pilots."""
-    cells = [
-        (
-            Span(row.id), Span(row.node or "-"), Span(row.phase),
-            Span(duration(now - row.started_at) if row.started_at else "-"),
-            Span(duration(row.ends_at - now) if row.ends_at else "-"), Span(row.reason, dim=True),
-        )
-        for row in rows
-    ]  # fmt: skip
-    return table(("PILOT", "NODE", "PHASE", "RUNS", "LEFT", "WHY"), cells, right={3, 4})
+    columns: list[Column[PilotRow]] = [
+        Column("PILOT", lambda row: row.id),
+        Column("NODE", lambda row: row.node or "-"),
+        Column("PHASE", lambda row: row.phase),
+        Column("RUNS", lambda row: duration(now - row.started_at) if row.started_at else "-", number=True),
+        Column("LEFT", lambda row: duration(row.ends_at - now) if row.ends_at else "-", number=True),
+        Column("WHY", lambda row: Span(row.reason, dim=True)),
+    ]
+    return table(columns, rows)
 
 
 def event(row: EventRow, zone: tzinfo | None = None) -> Line:
@@ -209,36 +243,34 @@ def event(row: EventRow, zone: tzinfo | None = None) -> Line:
     )
 
 
-def usage(rows: Sequence[UsageRow]) -> list[Line]:
-    """Usage by day, account and user."""
-    cells = [
-        (
-            Span(row.day), Span(row.account or "-"), Span(row.user), Span(f"{row.node_seconds / 3600:.2f}"),
-            Span("-" if row.share is None else f"{row.share:.1%}"),
-            Span(count(row.samples)), Span(str(row.jobs)), Span(str(row.stays)), Span(str(row.preemptions)),
-        )
-        for row in rows
-    ]  # fmt: skip
-    head = ("DAY", "ACCOUNT", "USER", "NODE HOURS", "SHARE", "SAMPLES", "JOBS", "PILOTS", "PREEMPTED")
-    return table(head, cells, right={3, 4, 5, 6, 7, 8})
+USAGE_COLUMNS: tuple[Column[UsageRow], ...] = (
+    Column("DAY", lambda row: row.day),
+    Column("ACCOUNT", lambda row: row.account or "-"),
+    Column("USER", lambda row: row.user),
+    Column("NODE HOURS", lambda row: f"{row.node_seconds / 3600:.2f}", number=True),
+    Column("SHARE", lambda row: "-" if row.share is None else f"{row.share:.1%}", number=True),
+    Column("SAMPLES", lambda row: count(row.samples), number=True),
+    Column("JOBS", lambda row: str(row.jobs), number=True),
+    Column("PILOTS", lambda row: str(row.stays), number=True),
+    Column("PREEMPTED", lambda row: str(row.preemptions), number=True),
+)
 
 
-def table(
-    head: Sequence[str], rows: Sequence[Sequence[Span]], *, right: Iterable[int] = (), width: int | None = None
-) -> list[Line]:
+def table(columns: Sequence[Column[T]], rows: Sequence[T], *, width: int | None = None) -> list[Line]:
     """Columns as wide as their widest cell, two spaces apart; the last one is cut at `width`."""
-    widths = [max([len(name), *(len(row[at].text) for row in rows)]) for at, name in enumerate(head)]
-    to_right = set(right)
+    head = [Span(each.head, bold=True) for each in columns]
+    cells = [head, *([each.span(row) for each in columns] for row in rows)]
+    widths = [max(len(cell.text) for cell in column) for column in zip(*cells, strict=True)]
     lines: list[Line] = []
-    for cells in ([Span(name, bold=True) for name in head], *rows):
+    for spans in cells:
         line: list[Span] = []
         used = 0
-        for at, cell in enumerate(cells):
-            last = at == len(head) - 1
+        for at, cell in enumerate(spans):
+            last = at == len(columns) - 1
             gap = " " * (widths[at] - len(cell.text))
             if last and width is not None and len(cell.text) > max(0, width - used):
-                cell = Span(cell.text[: max(0, width - used - 1)] + "…", cell.color, cell.back, cell.bold, cell.dim)
-            line += [Span(gap), cell] if at in to_right else [cell, Span("" if last else gap)]
+                cell = replace(cell, text=cell.text[: max(0, width - used - 1)] + "…")
+            line += [Span(gap), cell] if columns[at].number else [cell, Span("" if last else gap)]
             line.append(Span("" if last else "  "))
             used += widths[at] + 2
         lines.append(tuple(span for span in line if span.text))

@@ -1,7 +1,5 @@
 """`malletrain replay`: what would my idle nodes have trained? From the site's own log, with no rights at all."""
 
-from __future__ import annotations
-
 import ctypes
 import dataclasses
 import importlib.util
@@ -20,6 +18,7 @@ import click
 
 from malletrain import __version__, pip_install
 from malletrain.cli import replayed_site
+from malletrain.cli.common_options import FILE, PATH
 from malletrain.cli.replayed_site import ReplayedSite, settings_of
 from malletrain.decide.rules import Rules
 from malletrain.domain.errors import InvalidInput
@@ -89,56 +88,64 @@ Examples:
 """
 
 
+_PLACEMENTS = click.Choice([rule.value for rule in AssumedPlacement])
+
+
 @click.command(epilog=EPILOG)
-@click.argument("trace", type=click.Path(path_type=Path), required=False)
+@click.argument("trace", type=PATH, required=False)
 @click.option("--how", is_flag=True, help="Print the commands that get a log out of Slurm.")
-@click.option("--jobs", "jobs_file", type=click.Path(path_type=Path), help="Training jobs: CSV or TOML.")
+@click.option("--jobs", "jobs_file", type=PATH, help="Training jobs: CSV or TOML.")
 @click.option(
-    "--mix", "mix_text", metavar="NAME:COUNT",
+    "--mix",
+    "mix_text",
+    metavar="NAME:COUNT",
     help="Training jobs: imagenet, endless, pollux, nas, hpo. [default: imagenet:100]",
-)  # fmt: skip
+)
 @click.option(
-    "--policy", "policies", default="auto", show_default=True, metavar="A,B,..",
+    "--policy",
+    "policies",
+    default="auto",
+    show_default=True,
+    metavar="A,B,..",
     help="Policies to compare, NAME or NAME:HORIZON.",
-)  # fmt: skip
+)
 @click.option(
     "--horizon", type=float, metavar="S", help="Seconds that sizing looks ahead. [default: 300; bftrainer 10]"
 )
 @click.option("--nodes", metavar="N|A:B", help="The first N nodes, or A to B; or the machine's size.")
 @click.option(
-    "--placement", type=click.Choice([rule.value for rule in AssumedPlacement]), default="first-fit",
-    show_default=True, help="Where jobs ran, if the log does not say.",
-)  # fmt: skip
+    "--placement",
+    type=_PLACEMENTS,
+    default="first-fit",
+    show_default=True,
+    help="Where jobs ran, if the log does not say.",
+)
 @click.option("--start", metavar="T", help="ISO time, Unix seconds, or +1d, +6h from the trace's begin.")
 @click.option("--end", metavar="T", help="The same.")
-@click.option(
-    "--rescale", default=None, metavar="GROW,SHRINK", help="Seconds that a resize stalls a job. [default: 0.3,0.1]"
-)
+@click.option("--rescale", metavar="GROW,SHRINK", help="Seconds that a resize stalls a job. [default: 0.3,0.1]")
 @click.option(
     "--activate", type=click.FloatRange(0, 1e6), metavar="S", help="Seconds until a new worker is warm. [default: 5]"
 )
 @click.option(
-    "--config", "config_file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    "--config",
+    "config_file",
+    type=FILE,
+    metavar="FILE",
     help="The daemon's configuration, and [replay]. [default: as shipped]",
-)  # fmt: skip
-@click.option("--outages", type=click.Path(path_type=Path), help="Output of `sacctmgr -P show event`.")
+)
+@click.option("--outages", type=PATH, help="Output of `sacctmgr -P show event`.")
+@click.option("--machine", "machine_file", type=FILE, metavar="FILE", help="All nodes, from sinfo (see --how).")
+@click.option("--scheduler", type=FILE, help="`scontrol show config`, `sdiag` and epilog_s=N, for main jobs' delay.")
 @click.option(
-    "--machine", "machine_file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-    help="All nodes, from sinfo (see --how).",
-)  # fmt: skip
-@click.option(
-    "--scheduler", type=click.Path(path_type=Path, dir_okay=False),
-    help="`scontrol show config`, `sdiag` and epilog_s=N, for main jobs' delay.",
-)  # fmt: skip
-@click.option(
-    "--sample", "sample_text", metavar="DAYS|all",
+    "--sample",
+    "sample_text",
+    metavar="DAYS|all",
     help="Random days to replay; the rest is estimated. [default: all of 64, 32 of more]",
-)  # fmt: skip
+)
 @click.option("--json", "json_file", metavar="FILE", help="Write figures as JSON; - is stdout.")
 @click.option(
-    "--report", "report_dir", type=click.Path(path_type=Path, file_okay=False),
-    help="Write index.html and its data.",
-)  # fmt: skip
+    "--report", "report_dir", type=click.Path(path_type=Path, file_okay=False), help="Write index.html and its data."
+)
 def replay(trace: Path | None, how: bool, **given: Any) -> None:
     """Show what idle nodes would have trained.
 
@@ -202,11 +209,19 @@ def _window(given: Given, zone: tzinfo, site: ReplayedSite) -> Window:
     first, count = _node_range(given["nodes"])
     begin, finish = _moment("--start", given["start"], zone), _moment("--end", given["end"], zone)
     return Window(
-        start=begin[0], start_after=begin[1], end=finish[0], end_after=finish[1], first_node=first, node_count=count,
-        procs_per_node=given["procs_per_node"], placement=AssumedPlacement(given["placement"]), seed=given["seed"],
-        machine=there, include=node_names(pool.include, "pool.include"),
+        start=begin[0],
+        start_after=begin[1],
+        end=finish[0],
+        end_after=finish[1],
+        first_node=first,
+        node_count=count,
+        procs_per_node=given["procs_per_node"],
+        placement=AssumedPlacement(given["placement"]),
+        seed=given["seed"],
+        machine=there,
+        include=node_names(pool.include, "pool.include"),
         exclude=node_names(pool.exclude, "pool.exclude"),
-    )  # fmt: skip
+    )
 
 
 def _jobs(given: Given, zone: tzinfo) -> list[TrainingJob]:
@@ -252,9 +267,13 @@ def _say_warnings(sentences: Sequence[str]) -> None:
 
 
 def _sample(
-    trace: ClusterTrace, jobs: Sequence[TrainingJob], policies: Sequence[PolicyChoice], options: Options,
-    asked: int | None, seed: int,
-) -> Sample | None:  # fmt: skip
+    trace: ClusterTrace,
+    jobs: Sequence[TrainingJob],
+    policies: Sequence[PolicyChoice],
+    options: Options,
+    asked: int | None,
+    seed: int,
+) -> Sample | None:
     """Which days are replayed; None: all. `asked`: as `_days` has it."""
     is_long = round(trace.seconds / DAY_S) > MAX_WHOLE_DAYS
     if asked == ALL_DAYS or (asked is None and not is_long):

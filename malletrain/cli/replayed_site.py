@@ -1,7 +1,5 @@
 """Which daemon `malletrain replay` replays, a site's own or the one shipped; and the table [replay] of --config."""
 
-from __future__ import annotations
-
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,10 +30,7 @@ def shipped() -> ReplayedSite:
 
 def of_file(path: Path) -> ReplayedSite | None:
     """A site's own; None for a file that says nothing of a daemon.
-
-    Raises:
-        ConfigError: it cannot be read, or holds faults.
-    """
+    Raises ConfigError: it cannot be read, or holds faults."""
     config = configuration.load(path)
     return ReplayedSite(config, f"the daemon of {path.name}") if config.model_fields_set or config.gone else None
 
@@ -72,11 +67,8 @@ class ReplaySettings(Section):
 def settings_of(path: Path | None) -> dict[str, Any]:
     """The settings in that file by key; the defaults where there is none, or it cannot be read, which whoever reads
     the rest of it says.
-
-    Raises:
-        InvalidInput: a key is not known, with those that are.
-        ConfigError: values are not what they may be, all at once.
-    """
+    Raises InvalidInput: a key is not known, with those that are; ConfigError: values are not what they may be, all at
+    once."""
     table, text = {}, ""
     if path is not None:
         try:

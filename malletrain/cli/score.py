@@ -1,13 +1,12 @@
 """`malletrain score`: what a daemon's journal was worth, in the figures of `malletrain replay`."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
+from malletrain.cli.common_options import FILE
 from malletrain.domain.errors import InvalidInput
 
 
@@ -16,11 +15,10 @@ from malletrain.domain.errors import InvalidInput
 Example:
   malletrain score /var/lib/malletrain/malletrain.db"""
 )
-@click.argument("journal", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("journal", type=FILE)
 @click.option(
-    "--until", metavar="TIME", type=click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M"]),
-    help="Up to then (UTC).",
-)  # fmt: skip
+    "--until", metavar="TIME", type=click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M"]), help="Up to then (UTC)."
+)
 @click.option("--json", "as_json", is_flag=True, help="JSON, in seconds and node-seconds.")
 def score(journal: Path, until: datetime | None, as_json: bool) -> None:
     """Score a daemon's journal in the figures of `malletrain replay`.

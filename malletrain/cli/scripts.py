@@ -10,13 +10,18 @@ from typing import TYPE_CHECKING
 
 import click
 
+from malletrain.cli.common_options import SCRIPT
+
 if TYPE_CHECKING:
     from malletrain.script_check.check_runs import CheckReport
 
 _DURING = {
-    "alone": "with one worker", "joining": "as workers joined", "three workers": "with three workers",
-    "after a kill": "after one of three was killed", "two workers": "with two workers from the start",
-}  # fmt: skip
+    "alone": "with one worker",
+    "joining": "as workers joined",
+    "three workers": "with three workers",
+    "after a kill": "after one of three was killed",
+    "two workers": "with two workers from the start",
+}
 
 _GUIDE = "docs/how-to/researcher-script.md"
 
@@ -32,10 +37,13 @@ Examples:
     "--json", "as_json", is_flag=True, help="JSON: verdict, text, steps, equality, differences, unmet, good."
 )
 @click.option("--at-epoch", type=click.IntRange(min=0), help="Begin with this epoch, from 0.")
-@click.option("--from", "checkpoints", type=click.Path(exists=True, file_okay=False, path_type=Path),
+@click.option(
+    "--from",
+    "checkpoints",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Begin with the newest checkpoint of this folder.",
-)  # fmt: skip
-@click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+)
+@click.argument("script", type=SCRIPT)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def check(
     as_json: bool, at_epoch: int | None, checkpoints: Path | None, script: Path, arguments: tuple[str, ...]
@@ -114,7 +122,7 @@ Examples:
   malletrain init --write train.py && malletrain check train.py"""
 )
 @click.option("--write", is_flag=True, help="Change the file; the old one becomes SCRIPT.orig.")
-@click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("script", type=SCRIPT)
 def init(write: bool, script: Path) -> None:
     """Propose the lines that make a PyTorch script malleable, as a diff.
 

@@ -1,7 +1,5 @@
 """`malletrain plan` and `malletrain fit`: the sizing and curve fitting of the daemon, for one problem at a time."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -12,6 +10,7 @@ from typing import IO
 
 import click
 
+from malletrain.cli.common_options import FILE
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import ThroughputSample
 from malletrain.learn.curve import fit_curve
@@ -41,13 +40,14 @@ Example:
 )
 @click.argument("problem", type=click.File("rb"))
 @click.option(
-    "--policy", "name", metavar="NAME", default=registry.DEFAULT, show_default=True,
+    "--policy",
+    "name",
+    metavar="NAME",
+    default=registry.DEFAULT,
+    show_default=True,
     help="An unknown name lists the known ones.",
-)  # fmt: skip
-@click.option(
-    "--write-lp", "lp_file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
-    help="Also write the problem in LP format.",
-)  # fmt: skip
+)
+@click.option("--write-lp", "lp_file", metavar="FILE", type=FILE, help="Also write the problem in LP format.")
 def plan(problem: IO[bytes], name: str, lp_file: Path | None) -> None:
     """Solve one sizing problem (a JSON file, - for stdin) and print the plan as JSON.
 

@@ -1,7 +1,5 @@
 """`malletrain study`: searches with Optuna whose trials are malleable jobs."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -10,20 +8,17 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
 
 import click
 
-from malletrain.cli.jobs import as_json, say_json
-from malletrain.domain.errors import InvalidInput
-from malletrain.study import definition, report, storage, trial_records
+from malletrain.cli.common_options import PATH, as_json
+from malletrain.cli.jobs import say_json
+from malletrain.study import definition, storage, trial_records
 from malletrain.study.cluster_runs import JobRuns
 from malletrain.study.conductor import Conductor, StudyLimits
 from malletrain.study.local_runs import LocalRuns
 from malletrain.study.ports import Runs, StudyError
 from malletrain.wire.daemon import connect
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _concurrent(ctx: click.Context, param: click.Parameter, value: str) -> int | None:
@@ -35,10 +30,10 @@ def _concurrent(ctx: click.Context, param: click.Parameter, value: str) -> int |
     raise click.BadParameter(f"{value!r} is neither auto nor a number of trials above 0", ctx, param)
 
 
-def _storage(command: F) -> F:
-    return click.option(
-        "--storage", "place", metavar="URL|FILE", help="Where the study is kept.  [default: STUDY.journal]"
-    )(command)
+_study_file = click.argument("file", metavar="STUDY", type=PATH)
+_storage = click.option(
+    "--storage", "place", metavar="URL|FILE", help="Where the study is kept.  [default: STUDY.journal]"
+)
 
 
 @click.group(
@@ -50,18 +45,25 @@ def study() -> None:
 
     STUDY is a Python file with `direction` and `objective(trial)`: docs/how-to/study.md.
     """
-    report.quiet()
+    trial_records.quiet()
 
 
 @study.command(epilog="Example:  malletrain study run study.py --trials 30 --hours 12")
-@click.argument("file", metavar="STUDY", type=click.Path(path_type=Path))
+@_study_file
 @click.option("--trials", type=click.IntRange(min=1), help="Until N trials have completed or were pruned.")
-@click.option("--hours", type=click.FloatRange(min=0, min_open=True),
+@click.option(
+    "--hours",
+    type=click.FloatRange(min=0, min_open=True),
     help="At most; the next run tries unfinished trials again.",
-)  # fmt: skip
-@click.option("--concurrent", metavar="auto|N", callback=_concurrent, default="auto", show_default=True,
+)
+@click.option(
+    "--concurrent",
+    metavar="auto|N",
+    callback=_concurrent,
+    default="auto",
+    show_default=True,
     help="Trials at a time; auto: until two wait for nodes.",
-)  # fmt: skip
+)
 @_storage
 @click.option("--local", is_flag=True, help="On this machine, without a daemon.")
 def run(
@@ -93,15 +95,15 @@ def run(
 
 
 @study.command(epilog="Example:  malletrain study status study.py")
-@click.argument("file", metavar="STUDY", type=click.Path(path_type=Path))
+@_study_file
 @_storage
 @as_json
 def status(file: Path, place: str | None, as_json: bool) -> None:
     """Show how trials ended, node-hours, and the best trial, or the Pareto front."""
     kept = _load(file, place)
-    counted = report.counts(kept)
-    best = [report.row(trial) for trial in report.best_trials(kept)]
-    hours = sum(report.node_hours(trial) for trial in kept.get_trials(deepcopy=False))
+    counted = trial_records.counts(kept)
+    best = [trial_records.row(trial) for trial in trial_records.best_trials(kept)]
+    hours = sum(trial_records.node_hours(trial) for trial in kept.get_trials(deepcopy=False))
     if as_json:
         say_json({"study": kept.study_name, "trials": counted, "node_hours": hours, "best": best})
         return
@@ -114,12 +116,12 @@ def status(file: Path, place: str | None, as_json: bool) -> None:
 
 
 @study.command(epilog="Example:  malletrain study trials study.py --json")
-@click.argument("file", metavar="STUDY", type=click.Path(path_type=Path))
+@_study_file
 @_storage
 @as_json
 def trials(file: Path, place: str | None, as_json: bool) -> None:
     """List every trial: how it ended and why."""
-    rows = [report.row(trial) for trial in _load(file, place).get_trials(deepcopy=False)]
+    rows = [trial_records.row(trial) for trial in _load(file, place).get_trials(deepcopy=False)]
     if as_json:
         say_json(rows)
         return
@@ -128,21 +130,6 @@ def trials(file: Path, place: str | None, as_json: bool) -> None:
         params = " ".join(f"{name}={_short(value)}" for name, value in row["params"].items())
         reason = f"  ({row['reason']})" if row["reason"] and not values else ""
         click.echo(f"{row['trial']:>5}  {words:<13} {values:<16} {params}{reason}".rstrip())
-
-
-@study.command("report", epilog="Example:  malletrain study report study.py --output study.html")
-@click.argument("file", metavar="STUDY", type=click.Path(path_type=Path))
-@_storage
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="[default: STUDY.html]")
-def report_(file: Path, place: str | None, output: Path | None) -> None:
-    """Write one HTML page that needs no network."""
-    path = output or file.with_suffix(".html")
-    text = report.page(_load(file, place))
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InvalidInput("--output", f"{path}: {os.strerror(error.errno or 0)}") from error
-    click.echo(f"written: {path}")
 
 
 def _load(file: Path, place: str | None) -> storage.Study:

@@ -1,13 +1,12 @@
 """`malletrain top`: the live picture."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import click
 
@@ -22,9 +21,14 @@ _QUIET = frozenset({"samples", "decided", "pool", "holes_opened", "holes_ended",
 
 @click.command(epilog="Example:  malletrain top --interval 1")
 @click.option("--once", is_flag=True, help="Draw once and end.")
-@click.option("--interval", "-n", type=click.FloatRange(min=0.5), default=2.0, show_default=True,
+@click.option(
+    "--interval",
+    "-n",
+    type=click.FloatRange(min=0.5),
+    default=2.0,
+    show_default=True,
     help="Seconds between updates.",
-)  # fmt: skip
+)
 def top(interval: float, once: bool) -> None:
     """Watch nodes, jobs and events live, until Ctrl-C."""
     daemon = connect()
@@ -62,7 +66,7 @@ def _clip(line: render.Line, width: int) -> render.Line:
     for span in line:
         if width <= 0:
             break
-        kept.append(render.Span(span.text[:width], span.color, span.back, span.bold, span.dim))
+        kept.append(replace(span, text=span.text[:width]))
         width -= len(span.text)
     return tuple(kept)
 

@@ -60,9 +60,12 @@ THREAD_SWITCH_S = 0.001
     epilog="Example:  malletraind --config /etc/malletrain/malletrain.toml --dry-run",
 )
 @click.option(
-    "--config", "file", type=click.Path(path_type=Path), metavar="FILE",
+    "--config",
+    "file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
     help=f"Configuration; none needed with --user.  [default: {config.SYSTEM_FILE}]",
-)  # fmt: skip
+)
 @click.option("--user", "user_mode", is_flag=True, help="Serve only your own jobs: no rights needed.")
 @click.option("--once", is_flag=True, help="Run one tick, print it, and end.")
 @click.option("--dry-run", is_flag=True, help="Print what one tick would do, and end.")

@@ -55,9 +55,14 @@ class NoticeHook:
         os.set_blocking(say, True)
         try:
             process = self._process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=say, start_new_session=True,
-                env={**kept, "LANG": "C.UTF-8"}, cwd="/",
-            )  # fmt: skip
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=say,
+                start_new_session=True,
+                env={**kept, "LANG": "C.UTF-8"},
+                cwd="/",
+            )
             try:
                 assert process.stdin is not None
                 with suppress(BrokenPipeError), process.stdin as stream:
@@ -95,11 +100,17 @@ def message(notice: JobNotice) -> bytes:
     name = one_line(job.name, MAX_NAME_CHARACTERS)  # a line break could begin another header
     became = "has begun to train" if notice.what is MailType.BEGIN else f"is over: {notice.phase.value}"
     facts = {
-        "job": job.id, "name": name, "user": job.user, "address": job.mail_user, "event": notice.what.value,
-        "state": notice.phase.value, "reason": one_line(notice.reason, MAX_REASON_CHARACTERS),
-        "samples": notice.samples, "at": round(notice.at, 3),
+        "job": job.id,
+        "name": name,
+        "user": job.user,
+        "address": job.mail_user,
+        "event": notice.what.value,
+        "state": notice.phase.value,
+        "reason": one_line(notice.reason, MAX_REASON_CHARACTERS),
+        "samples": notice.samples,
+        "at": round(notice.at, 3),
         "subject": f"MalleTrain job {job.id} ({name}) {became}",
-    }  # fmt: skip
+    }
     return json.dumps(facts).encode() + b"\n"
 
 

@@ -67,9 +67,12 @@ class Observing:
         self._job = 0
         self._loop.restore()
         started = kinds.DaemonStarted(
-            __version__, look_s=config.loop.watch_interval_s, leave_s=rules.usual_leave_s, keep_idle=rules.keep_idle,
+            __version__,
+            look_s=config.loop.watch_interval_s,
+            leave_s=rules.usual_leave_s,
+            keep_idle=rules.keep_idle,
             max_pilots=rules.max_pilots,
-        )  # fmt: skip
+        )
         self._loop.record([Event(clock.now(), started)])
         self._imagine_a_job("observing begins")
         self._log.info("observing", journal=str(self.path), partition=config.slurm.partition)

@@ -10,14 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import structlog
-from starlette.types import ASGIApp
 
 from malletrain import __version__
 from malletrain.api.app import create_app
 from malletrain.api.auth import Auth
 from malletrain.api.connections import ConnectionTable, within_descriptors
 from malletrain.api.http_server import HttpServer, serve
-from malletrain.api.journal_notifier import JournalNotifier
+from malletrain.api.people_routes import JournalNotifier, PeopleRoutes
 from malletrain.api.rate_limits import ApiLimits, ReportBudget
 from malletrain.api.requests import LoopRequests
 from malletrain.api.roles import Roles, uids_of
@@ -25,11 +24,10 @@ from malletrain.api.worker_routes import WorkersGate, WorkersRouter
 from malletrain.config import Config
 from malletrain.daemon.first_fold import FirstFold, folded
 from malletrain.daemon.journal_keeper import JournalKeeper
-from malletrain.daemon.metrics import Metrics
+from malletrain.daemon.metrics import Metrics, RunHealth
 from malletrain.daemon.notice_hook import NoticeHook
 from malletrain.daemon.poll_backoff import PollBackoff
 from malletrain.daemon.process.timers import SystemClock
-from malletrain.daemon.run_health import RunHealth
 from malletrain.daemon.site_watch import SiteWatch
 from malletrain.domain.decision import Decision
 from malletrain.domain.errors import JournalUnavailable
@@ -42,12 +40,7 @@ from malletrain.loop.membership.state import MembershipSettings
 from malletrain.loop.memory import MemoryJournal
 from malletrain.loop.ports import Cluster
 from malletrain.loop.tick import Loop
-from malletrain.site_rules import (
-    excluded_nodes,
-    harvest_of,
-    policy_from,
-    rules_from,
-)
+from malletrain.site_rules import excluded_nodes, harvest_of, policy_from, rules_from
 from malletrain.slurm.actuator.client import ActuatorClient
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import TIMEOUT_S, Commands
@@ -110,10 +103,10 @@ class Service:
         self._apart: ActuatorClient | None = None
         found = site_facts.read(commands) if facts is None else facts()
         harvest = harvest_of(config, found)
+        charging = config.charging
         self._accounts = UserAccounts(
-            commands, config.charging.account, config.charging.users, config.slurm.account,
-            self._clock.elapsed, found.accounting,
-        )  # fmt: skip
+            commands, charging.account, charging.users, config.slurm.account, self._clock.elapsed, found.accounting
+        )
         self._site = SiteWatch(commands, harvest, found, self._clock.elapsed)
         self._site.refuse_unfit()
         self._facts, self._deeds = threading.RLock(), threading.Lock()
@@ -139,20 +132,27 @@ class Service:
         )
         budget = ReportBudget(ApiLimits(), self._clock, self.metrics.figures_dropped.inc)
         self._roles = Roles(
-            uids_of(config.operators, "operators") | {os.geteuid()}, serves={os.geteuid()} if user_mode else None,
-            private_data=lambda: self._site.facts.private_data, bans=lambda: self._loop.ledger.bans,
-        )  # fmt: skip
+            uids_of(config.operators, "operators") | {os.geteuid()},
+            serves={os.geteuid()} if user_mode else None,
+            private_data=lambda: self._site.facts.private_data,
+            bans=lambda: self._loop.ledger.bans,
+        )
         self._gate = WorkersGate(
-            self._membership, self._facts, self._persist, self._clock, budget, self._roles.sight_of,
+            self._membership,
+            self._facts,
+            self._persist,
+            self._clock,
+            budget,
+            self._roles.sight_of,
             self._roles.is_banned,
             lambda uid, digest: None if self._views is None else self._views.script_check(uid, digest),
-        )  # fmt: skip
+        )
+        cluster = self._cluster(commands, harvest, found.bf_interval_s)
+        rules = rules_from(config, found)
+        rules = replace(rules, harvest_account=config.slurm.account, takes_back=not user_mode)
         self._loop = Loop(
-            self._cluster(commands, harvest, found.bf_interval_s), self._gate, journal, self._clock,
-            policy_from(config),
-            replace(rules_from(config, found), harvest_account=config.slurm.account, takes_back=not user_mode),
-            act=act, guard=self._facts,
-        )  # fmt: skip
+            cluster, self._gate, journal, self._clock, policy_from(config), rules, act=act, guard=self._facts
+        )
         events = begun.events + self._loop.restore(begun.ledger)
         self._loop.ledger.promise.look_s = config.loop.tick_s
         self._harvest = harvest
@@ -182,9 +182,12 @@ class Service:
         """What is done again and again: its name, the seconds between two runs, and what. No run overlaps itself."""
         loop = self._config.loop
         return (
-            ("tick", loop.tick_s, self.tick), ("watch", loop.watch_interval_s, self.watch),
-            ("journal", 5.0, self.flush), ("messages", 5.0, self.tell_owners), ("upkeep", 3600.0, self.upkeep),
-        )  # fmt: skip
+            ("tick", loop.tick_s, self.tick),
+            ("watch", loop.watch_interval_s, self.watch),
+            ("journal", 5.0, self.flush),
+            ("messages", 5.0, self.tell_owners),
+            ("upkeep", 3600.0, self.upkeep),
+        )
 
     def tick(self) -> Decision:
         """Look, decide, act. Without an answer from Slurm, or while it rests from a slow one: an empty decision."""
@@ -225,10 +228,7 @@ class Service:
 
     def react(self) -> None:
         """Let workers' deadlines pass, and free the nodes of those that have left."""
-        self._gate.beat()
-        due = self._membership.due()
-        if due is not None and due <= self._clock.elapsed():
-            self._gate.tick()
+        self._gate.tick()
         with self._deeds:
             self._loop.react()
 
@@ -350,31 +350,45 @@ class Service:
         self.url = config.api.url or f"http://{socket.getfqdn()}:{port}"
         audiences = (self.url, *self._former_urls())
         auth = Auth(audiences, roles, self._clock)
-        notifier = self._changes
-        journal.on_append(notifier.ring)
-        self._views = StoreViews(
-            journal.path, lambda: self._loop.last_snapshot, lambda: self._loop.last_decision, __version__,
-            self.notices, self._loop.waiting,
-        )  # fmt: skip
+        journal.on_append(self._changes.ring)
+        views = self._views = StoreViews(
+            journal.path,
+            lambda: self._loop.last_snapshot,
+            lambda: self._loop.last_decision,
+            __version__,
+            self.notices,
+            self._loop.waiting,
+        )
 
         def latest(count: int) -> Sequence[Event]:
             return tuple(journal.read(max(0, journal.last - count)))
 
-        views = self._views
         requests = LoopRequests(
-            self._loop, self._facts, self._clock, self._harvest, latest, views.next_job_id, views.of_main_job,
-            self._accounts.of, sends_notices=self._hook.is_on,
-        )  # fmt: skip
+            self._loop,
+            self._facts,
+            self._clock,
+            self._harvest,
+            latest,
+            views.next_job_id,
+            views.of_main_job,
+            self._accounts.of,
+            sends_notices=self._hook.is_on,
+        )
         limits, slurm = ApiLimits(), config.slurm
         site = {"partition": slurm.partition, "account": slurm.account, "qos": slurm.qos}
         site["sbatch"] = " ".join(config.pilot.sbatch)
         connections = ConnectionTable(limits, within_descriptors(limits.connections))
-        app: ASGIApp = create_app(
-            requests, self._views, WorkersRouter(self._gate, auth.worker_uid, connections), auth, roles=roles,
-            notifier=notifier, clock=self._clock, connections=connections, holds_token=self._gate.holds_token,
-            site=site, metrics=self.metrics.render, ailments=self.ailments,
+        app = create_app(
+            PeopleRoutes(
+                requests, views, auth, roles, self._changes, self._clock, limits, site, self._gate.budget.journal
+            ),
+            WorkersRouter(self._gate, auth.worker_uid, connections),
+            connections,
+            holds_token=self._gate.holds_token,
+            metrics=self.metrics.render,
+            ailments=self.ailments,
             pages=self._pages(journal.path) if config.web.serve else None,
-        )  # fmt: skip
+        )
         self._server = serve(app, config.api.host, port, connections)
         if not self._server.was_held:
             auth.listens_since = self._clock.elapsed()

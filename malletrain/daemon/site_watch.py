@@ -17,9 +17,12 @@ class SiteWatch:
     """The site as it is by now; `facts` were read when the daemon began."""
 
     def __init__(
-        self, commands: Commands, harvest: site_facts.Harvest, facts: site_facts.SiteFacts,
+        self,
+        commands: Commands,
+        harvest: site_facts.Harvest,
+        facts: site_facts.SiteFacts,
         elapsed: Callable[[], float],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.facts = facts
         self._commands, self._harvest, self._elapsed = commands, harvest, elapsed
         self._read_at = elapsed()

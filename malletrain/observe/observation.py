@@ -5,8 +5,6 @@ have met a pilot. A job that was seen waiting is given its nodes beforehand ("as
 two looks ("unseen") would have waited until the next look and for the pilot to go.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from statistics import median, quantiles

@@ -4,8 +4,6 @@ The loop runs over them as over real ones: they "hold" nodes that Slurm shows fr
 them. Nothing is asked of Slurm but to be looked at, so the right to look is all that is needed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 

@@ -84,7 +84,6 @@ class LocalCoordinator:
     def _tick_for_ever(self) -> None:
         """As the daemon's own timer does, in case no worker polls."""
         while not self._ended.wait(1.0):
-            self.gate.beat()
             self.gate.tick()
 
     def stop(self) -> None:

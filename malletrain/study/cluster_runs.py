@@ -368,11 +368,7 @@ class JobRuns:
 
     def ask(self, question: Callable[[DaemonClient], T]) -> T:
         """As `once`, and again while the daemon or munged is away.
-
-        Raises:
-            TrainingEnded: the study is being stopped meanwhile.
-            DaemonRefused: it said no.
-        """
+        Raises TrainingEnded: the study is being stopped meanwhile; DaemonRefused: it said no."""
         while True:
             try:
                 return self.once(question)

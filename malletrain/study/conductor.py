@@ -3,8 +3,6 @@
 Optuna decides what to try and what to prune; here is only when, and what becomes of a trial that got no answer.
 """
 
-from __future__ import annotations
-
 import queue
 import threading
 import time
@@ -80,10 +78,7 @@ class Conductor:
 
     def run(self, limits: StudyLimits) -> None:
         """Conduct until a limit is reached; then nothing of it runs any more.
-
-        Raises:
-            StudyError: trial after trial fails by its own fault.
-        """
+        Raises StudyError: trial after trial fails by its own fault."""
         began = time.monotonic()
         self._go_on()
         done = trial_records.answered(self._study)

@@ -1,7 +1,5 @@
 """A study file: what it must hold, and what it may."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 import traceback
@@ -42,10 +40,7 @@ class Definition:
 
 def load(path: Path) -> Definition:
     """Import a study file.
-
-    Raises:
-        InvalidInput: it cannot be imported, or something in it is missing or of the wrong kind; names the line.
-    """
+    Raises InvalidInput: it cannot be imported, or something in it is missing or of the wrong kind; names the line."""
     file = path.resolve()
     if not file.is_file():
         raise InvalidInput(str(path), "there is no such study file")

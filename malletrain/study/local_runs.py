@@ -1,7 +1,5 @@
 """Trainings as processes of this machine: the same study without a daemon, for trying it out."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -1,7 +1,5 @@
 """Trainings as the study sees them, wherever they run: how they are started and followed, and the ways they end."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -133,10 +131,7 @@ class Runs(Protocol):
 
     def start(self, spec: TrialSpec) -> Run:
         """Start one.
-
-        Raises:
-            MalletrainError: it cannot be started.
-        """
+        Raises MalletrainError: it cannot be started."""
 
     def find(self, spec: TrialSpec, key: str) -> Run | None:
         """The training with `key`, running or ended; None if there is none."""

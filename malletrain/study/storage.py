@@ -1,7 +1,5 @@
 """Where a study is kept: a journal file or a database, in Optuna's own formats."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 from collections.abc import Iterator
@@ -33,10 +31,7 @@ def default_path(file: Path) -> Path:
 
 def open_storage(place: str, *, must_exist: bool = False) -> BaseStorage:
     """The storage at a server's URL (`postgresql://...`, `mysql://...`), or in a journal file.
-
-    Raises:
-        InvalidInput: it cannot be opened, is something else, or a file to go on with that others can write to.
-    """
+    Raises InvalidInput: it cannot be opened, is something else, or a file to go on with that others can write to."""
     if "://" in place:
         if place.startswith("sqlite"):
             raise InvalidInput("--storage", "SQLite's locks do not hold between machines: name a file, or a server")
@@ -69,10 +64,7 @@ def open_storage(place: str, *, must_exist: bool = False) -> BaseStorage:
 
 def _mend(path: Path, lock: JournalFileSymlinkLock) -> None:
     """Take off a last line that was not written to its end: the next one would be appended to it, and both lost.
-
-    Raises:
-        ValueError: the file is something else, and stays as it is.
-    """
+    Raises ValueError: the file is something else, and stays as it is."""
     lock.acquire()
     try:
         whole = path.read_bytes()
@@ -87,10 +79,7 @@ def _mend(path: Path, lock: JournalFileSymlinkLock) -> None:
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
     """Keep other runs of the same study out while this one conducts it.
-
-    Raises:
-        StudyError: another run conducts it.
-    """
+    Raises StudyError: another run conducts it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("a+") as lock:
         try:
@@ -107,10 +96,7 @@ def alone(folder: Path) -> Iterator[None]:
 
 def load(place: str, name: str) -> Study:
     """The study as it is kept, for looking at it.
-
-    Raises:
-        InvalidInput: there is none of that name.
-    """
+    Raises InvalidInput: there is none of that name."""
     storage = open_storage(place, must_exist=True)
     try:
         return optuna.load_study(study_name=name, storage=storage)

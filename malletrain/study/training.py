@@ -1,7 +1,5 @@
 """`train`: the training inside an objective, wherever it runs."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import sys
@@ -119,10 +117,7 @@ def _begin(bench: TrialContext, spec: TrialSpec, number: int) -> Run:
 
 def _place(what: Callable[..., object] | str | os.PathLike[str], folder: Path) -> tuple[str, str]:
     """File and function name.
-
-    Raises:
-        InvalidInput: another process could not import it by file and name.
-    """
+    Raises InvalidInput: another process could not import it by file and name."""
     if isinstance(what, (str, os.PathLike)):
         path = (folder / what).resolve()
         if not path.is_file():

@@ -5,8 +5,6 @@ Exit status: 0 when the training is finished; 1 when it failed, with `fault-RUN.
 that was asked to leave.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import json
@@ -40,10 +38,7 @@ class Unfinished(Exception):
 
 def run(spec: TrialSpec) -> None:
     """Call the function, or run the script, in this process.
-
-    Raises:
-        Unfinished: it returned without `Session.finish`; besides, whatever it raises.
-    """
+    Raises Unfinished: it returned without `Session.finish`; besides, whatever it raises."""
     sys.path.insert(0, str(Path(spec.file).parent))
     if spec.function:
         module_spec = importlib.util.spec_from_file_location(Path(spec.file).stem, spec.file)

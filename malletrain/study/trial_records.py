@@ -1,9 +1,9 @@
-"""A study's trials as this project keeps them: who is over and why, who is to be tried again."""
-
-from __future__ import annotations
+"""A study's trials as this project keeps them: who is over and why, who is to be tried again; and what is told of
+them."""
 
 import math
 import secrets
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,10 +35,7 @@ ANSWERED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 def open_study(storage: optuna.storages.BaseStorage, definition: Definition) -> tuple[optuna.Study, bool]:
     """The study, begun now or gone on with (True).
-
-    Raises:
-        InvalidInput: it was begun with other directions.
-    """
+    Raises InvalidInput: it was begun with other directions."""
     known = definition.name in optuna.get_all_study_names(storage)
     study = optuna.create_study(
         storage=storage,
@@ -146,3 +143,56 @@ def values_of(returned: Any, directions: int) -> tuple[list[float], str]:
     if any(math.isnan(value) for value in values):
         return [], "the objective returned nan"
     return values, ""
+
+
+def ending_of(trial: FrozenTrial) -> str:
+    """A trial's end in a word of `Ending`, or Optuna's word for one that has not ended."""
+    if trial.state in (TrialState.RUNNING, TrialState.WAITING):
+        return trial.state.name.lower()
+    if trial.state is TrialState.COMPLETE:
+        return Ending.COMPLETED.value
+    if trial.state is TrialState.PRUNED:
+        return Ending.PRUNED.value
+    return str(trial.user_attrs.get(ENDING, Ending.INTERRUPTED.value))
+
+
+def counts(study: optuna.Study) -> dict[str, int]:
+    """How many trials ended how."""
+    return dict(Counter(ending_of(trial) for trial in study.get_trials(deepcopy=False)).most_common())
+
+
+def node_hours(trial: FrozenTrial) -> float:
+    """Node-hours that a trial's trainings have used."""
+    return float(trial.user_attrs.get("malletrain:node_seconds", 0.0)) / 3600
+
+
+def row(trial: FrozenTrial) -> dict[str, Any]:
+    """A trial in plain values; `kept` are the attributes that the objective gave it."""
+    ours = {name: value for name, value in trial.user_attrs.items() if name.startswith("malletrain:")}
+    return {
+        "trial": trial.number,
+        "ended_as": ending_of(trial),
+        "values": list(trial.values or ()),
+        "params": dict(trial.params),
+        "reason": str(ours.get(REASON, "")),
+        "traceback": str(ours.get(TRACEBACK, "")),
+        "jobs": list(ours.get(JOBS, ())),
+        "node_hours": node_hours(trial),
+        "repeats": ours.get(REPEATS),
+        "kept": {name: value for name, value in trial.user_attrs.items() if name not in ours},
+    }
+
+
+def best_trials(study: optuna.Study) -> list[FrozenTrial]:
+    """The best trial, or the Pareto front of several directions; empty before the first that completed."""
+    if len(study.directions) > 1:
+        return list(study.best_trials)
+    try:
+        return [study.best_trial]
+    except ValueError:
+        return []
+
+
+def quiet() -> None:
+    """Leave the telling of trials to us: Optuna says warnings only."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)

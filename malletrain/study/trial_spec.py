@@ -36,10 +36,7 @@ class TrialSpec:
 
     def write(self) -> None:
         """Put it into its folder, whole or not at all.
-
-        Raises:
-            InvalidInput: a parameter cannot be written as JSON, or others can write to the folder; names it.
-        """
+        Raises InvalidInput: a parameter cannot be written as JSON, or others can write to the folder; names it."""
         for name, value in self.params.items():
             if not _NAME.match(name):
                 raise InvalidInput(f"parameter {name!r}", "is no name such as lr or batch_size")
@@ -62,20 +59,14 @@ class TrialSpec:
     @classmethod
     def read(cls, folder: str | os.PathLike[str]) -> TrialSpec:
         """The spec in a folder, which says what code to run.
-
-        Raises:
-            ElasticError: others can write to the folder or to the spec.
-        """
+        Raises ElasticError: others can write to the folder or to the spec."""
         with PrivateFolder.at(Path(folder)) as opened, open(SPEC_FILE, opener=opened.opener) as file:
             return cls(**json.load(file))
 
 
 def node_range(nodes: str) -> tuple[int, int]:
     """The least and most nodes of `1-8`, or of `4`.
-
-    Raises:
-        InvalidInput: it is neither a count nor MIN-MAX.
-    """
+    Raises InvalidInput: it is neither a count nor MIN-MAX."""
     match = _RANGE.match(nodes)
     if match is None:
         raise InvalidInput("nodes", f"{nodes[:40]!r} is neither a number of nodes nor MIN-MAX, as 1-8")

@@ -53,9 +53,14 @@ class StripRow:
 
 
 def strip(
-    nodes: Mapping[str, NodeState], stays: Iterable[NodeStay], holes: Iterable[HoleChange], axis: Axis, rows: int,
-    seen_uid: int | None = None, strays: Collection[str] = (),
-) -> tuple[StripRow, ...]:  # fmt: skip
+    nodes: Mapping[str, NodeState],
+    stays: Iterable[NodeStay],
+    holes: Iterable[HoleChange],
+    axis: Axis,
+    rows: int,
+    seen_uid: int | None = None,
+    strays: Collection[str] = (),
+) -> tuple[StripRow, ...]:
     """At most `rows` rows over all `nodes`, which are given by name with their state now.
 
     `holes` are the changes within the axis; a node without any was all the time as it is now, or had no main job

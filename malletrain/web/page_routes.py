@@ -13,7 +13,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from malletrain.api.auth import NotAuthenticated
-from malletrain.api.people_routes import MAX_PROMISE_DAYS, JobNumber, PeopleRoutes
+from malletrain.api.people_routes import MAX_PROMISE_DAYS, Caller, JobNumber, PeopleRoutes
 from malletrain.api.roles import Identity, NotFound
 from malletrain.api.schemas import Body
 from malletrain.api.visibility import Visibility
@@ -58,9 +58,12 @@ class WebPages:
     logins: Mapping[str, int] = {"/web/session": 1024}
 
     def __init__(
-        self, sign_in: SignIn, history: StoreHistory, nodes: Callable[[], Mapping[str, NodeState]],
+        self,
+        sign_in: SignIn,
+        history: StoreHistory,
+        nodes: Callable[[], Mapping[str, NodeState]],
         strays: Callable[[], Collection[str]] = frozenset,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.sign_in, self.history, self.nodes, self.strays = sign_in, history, nodes, strays
         self.kept = KeptAnswers(lambda _size, took_s: max(KEPT_S, KEPT_TIMES * took_s))
 
@@ -75,41 +78,37 @@ class WebPages:
 
 def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
     router = APIRouter()
-    views, roles, clock, history = people.views, people.roles, people.clock, pages.history
+    views, clock, history = people.views, people.clock, pages.history
 
-    async def look(request: Request) -> Identity:
+    async def look(request: Request) -> Caller:
         viewer = pages.identify(request.scope)
         if viewer is None:
             raise NotAuthenticated("you are not signed in, or no longer: open a new link from `malletrain web`")
-        request.scope["malletrain.sight"] = roles.sight(viewer)
-        return viewer
+        return people.known(request, viewer)
 
-    Viewer = Annotated[Identity, Depends(look)]  # noqa: N806 - a type
+    Viewer = Annotated[Caller, Depends(look)]  # noqa: N806 - a type
 
-    async def show(request: Request, viewer: Identity, key: Hashable, make: Callable[[Visibility], Any]) -> Response:
+    async def show(request: Request, viewer: Caller, key: Hashable, make: Callable[[Visibility], Any]) -> Response:
         """The figures that `make` gives a viewer's sight, which all viewers of the same sight share for a while."""
-        sight = roles.sight(viewer)
+        sight = viewer.sight
         whose = None if sight.is_whole else sight
 
         def write() -> bytes:
             return text_of(_finite(make(sight)))
 
-        body = await people.off_loop(viewer.user, lambda: pages.kept.get((key, whose), write))
+        body = await viewer.ask(lambda: pages.kept.get((key, whose), write))
         headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
         if len(body) >= _MIN_ZIPPED_BYTES and "gzip" in request.headers.get("accept-encoding", ""):
-            body = await people.off_loop(viewer.user, lambda: gzip.compress(body, 1))
+            body = await viewer.ask(lambda: gzip.compress(body, 1))
             headers["Content-Encoding"] = "gzip"
         return Response(body, media_type="application/json", headers=headers)
 
     # -- signing in --------------------------------------------------------------------------------------------
 
-    async def identify(request: Request) -> Identity:
-        return people.caller(request)
-
     @router.post("/v1/web/links", tags=["people"], status_code=201)
-    async def issue_link(caller: Annotated[Identity, Depends(identify)]) -> Response:
+    async def issue_link(caller: Annotated[Caller, Depends(people.caller)]) -> Response:
         """A token that opens the web page once: it belongs behind the `#` of `/web/#`, within its lifetime."""
-        made = {"link": pages.sign_in.issue_link(caller), "lifetime_s": LINK_LIFETIME_S}
+        made = {"link": pages.sign_in.issue_link(caller.who), "lifetime_s": LINK_LIFETIME_S}
         return JSONResponse(made, 201, headers={"Cache-Control": "no-store"})
 
     @router.post("/web/session", include_in_schema=False)
@@ -125,9 +124,14 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
         cookie, key = session
         answer = JSONResponse({"key": key}, headers={"Cache-Control": "no-store"})
         answer.set_cookie(
-            pages.sign_in.cookie, cookie, max_age=int(SESSION_S), path="/", secure=pages.sign_in.is_https,
-            httponly=True, samesite="strict",
-        )  # fmt: skip
+            pages.sign_in.cookie,
+            cookie,
+            max_age=int(SESSION_S),
+            path="/",
+            secure=pages.sign_in.is_https,
+            httponly=True,
+            samesite="strict",
+        )
         return answer
 
     @router.delete("/web/session", include_in_schema=False, status_code=204)
@@ -143,7 +147,7 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
     @router.get("/web/data/me", include_in_schema=False)
     async def me(viewer: Viewer) -> Response:
         """Who is signed in."""
-        answer = {"user": viewer.user, "role": viewer.role.value, "nodes": roles.sight(viewer).nodes}
+        answer = {"user": viewer.who.user, "role": viewer.who.role.value, "nodes": viewer.sight.nodes}
         return JSONResponse(answer, headers={"Cache-Control": "no-store"})
 
     @router.get("/web/data/summary", include_in_schema=False)
@@ -153,10 +157,14 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
         def make(sight: Visibility) -> dict[str, Any]:
             row = sight.status(views.status(clock.now(), False, sight.uid))
             return {
-                "at": row.at, "taken_at": row.taken_at, "version": row.version, "notices": list(row.notices),
-                "pool": row.pool.to_json(), "sizing": row.decision.status,
+                "at": row.at,
+                "taken_at": row.taken_at,
+                "version": row.version,
+                "notices": list(row.notices),
+                "pool": row.pool.to_json(),
+                "sizing": row.decision.status,
                 "jobs": [series.short_job(job) for job in row.jobs],
-            }  # fmt: skip
+            }
 
         return await show(request, viewer, "summary", make)
 
@@ -174,13 +182,15 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
             holes, strays = history.holes(axis.begin), pages.strays()
             rows = strip(nodes, stays, holes, axis, most, sight.uid, strays) if nodes else ()
             return {
-                "begin": axis.begin, "end": axis.end, "bins": axis.bins,
+                "begin": axis.begin,
+                "end": axis.end,
+                "bins": axis.bins,
                 "rows": [
                     [row.first, row.last, row.nodes, [[bins, list(cell.items())] for bins, cell in row.runs]]
                     for row in rows
                 ],
                 "pool": series.pool_series(history.pool(axis.begin), axis.begin, axis.end, PLOT_POINTS),
-            }  # fmt: skip
+            }
 
         return await show(request, viewer, ("machine", hours), make)
 
@@ -209,7 +219,6 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
             profile = _or_none(lambda: sight.profile(people.requests.profile(job_id)).to_json())
             return {
                 "job": row.to_json(),
-                "short": series.short_job(row),
                 "profile": profile,
                 "explain": _or_none(lambda: list(people.requests.explain(f"job {job_id}", sight))) or [],
                 "sizes": series.size_series(worlds, stays, begin, row.ended_at or clock.now()),

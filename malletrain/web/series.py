@@ -59,17 +59,14 @@ def size_series(
     return found
 
 
-_SHORT = (
-    "id", "name", "user", "account", "phase", "reason", "nodes", "members", "min_nodes", "max_nodes", "sizes",
-    "elastic", "rate", "samples", "total_samples", "node_seconds", "resizes", "mean_pause_s", "preemptions",
-    "submitted_at", "ended_at",
-)  # fmt: skip
+#: What the table of jobs does not show, and would make long.
+_LEFT_OUT = frozenset({"pilots", "metrics", "result", "check_text", "check_digest"})
 
 
 def short_job(row: JobRow) -> dict[str, Any]:
     """A job as a line of a table; `cells`: heading, whether a number, and words of each column that the page does not
     draw in a way of its own."""
-    found = {name: getattr(row, name) for name in _SHORT}
+    found = {name: getattr(row, name) for name in JobRow.__dataclass_fields__ if name not in _LEFT_OUT}
     if cells := [[each.head, each.number, each.words(row)] for each in JOB_COLUMNS if not each.drawn]:
         found["cells"] = cells
     return found

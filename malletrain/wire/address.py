@@ -4,8 +4,6 @@ The administrator puts it at /etc/malletrain/client.toml on login nodes, a user 
 `malletraind --user` writes one while it runs. Standard library only.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import tomllib
@@ -47,10 +45,7 @@ def find(environ: Mapping[str, str], system_file: Path = SYSTEM_CLIENT_FILE) -> 
     """The daemon's address: MALLETRAIN_URL, else the user's client.toml, else the system's, else the user's daemon.
 
     MALLETRAIN_URL replaces the URL alone: partition, account and QOS still come from the first file that is there.
-
-    Raises:
-        AddressError: nothing names a daemon, or a file that is there is wrong.
-    """
+    Raises AddressError: nothing names a daemon, or a file that is there is wrong."""
     found = of_site(environ, system_file)
     if url := environ.get("MALLETRAIN_URL", ""):
         return at(url, found, "MALLETRAIN_URL")
@@ -64,19 +59,13 @@ def find(environ: Mapping[str, str], system_file: Path = SYSTEM_CLIENT_FILE) -> 
 
 def at(url: str, site: Address, source: str) -> Address:
     """`site`, but with its daemon at `url`, as `source` says.
-
-    Raises:
-        AddressError: `url` is none.
-    """
+    Raises AddressError: `url` is none."""
     return replace(site, url=_checked(url, source), source=source)
 
 
 def of_site(environ: Mapping[str, str], system_file: Path = SYSTEM_CLIENT_FILE) -> Address:
     """What is known of the site with no daemon asked; empty fields where nothing is.
-
-    Raises:
-        AddressError: a file that is there is wrong.
-    """
+    Raises AddressError: a file that is there is wrong."""
     return _first_file(environ, system_file) or Address(url="")
 
 
@@ -106,10 +95,7 @@ def write(address: Address, path: Path) -> None:
 
 def read(path: Path) -> Address:
     """One client file.
-
-    Raises:
-        AddressError: it cannot be read, is not TOML, has an unknown key or a value that is not text.
-    """
+    Raises AddressError: it cannot be read, is not TOML, has an unknown key or a value that is not text."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -135,10 +121,7 @@ def _first_file(environ: Mapping[str, str], system_file: Path) -> Address | None
 
 def _checked(text: str, where: str) -> str:
     """The URL that `text` gives, or begins with.
-
-    Raises:
-        AddressError: it is none.
-    """
+    Raises AddressError: it is none."""
     url = first_url(text)
     try:
         parts_of(url)

@@ -111,10 +111,7 @@ class Codec:
 
     def record(self, record: type[T], raw: object, where: str = "") -> T:
         """An object of the dataclass `record`; `where` is its path. Unknown keys (a newer peer) are passed over.
-
-        Raises:
-            Exception: of class `error`: a key is missing, of another type, or beyond its bounds.
-        """
+        Raises Exception: of class `error`: a key is missing, of another type, or beyond its bounds."""
         try:
             made: T = self._record_reader(record)(raw)
         except _Fault as fault:
@@ -124,10 +121,7 @@ class Codec:
 
     def plain(self, value: object, where: str) -> Any:
         """JSON of bounded size and depth, as it came; numbers that JSON cannot hold become None.
-
-        Raises:
-            Exception: of class `error`: it is too deep, too long, or nothing that JSON holds.
-        """
+        Raises Exception: of class `error`: it is too deep, too long, or nothing that JSON holds."""
         try:
             return self._plain(value)
         except _Fault as fault:
@@ -135,10 +129,7 @@ class Codec:
 
     def to_json(self, record: Any) -> dict[str, Any]:
         """A JSON object of a dataclass's fields; tuples become lists.
-
-        Raises:
-            TypeError: something in it is not JSON.
-        """
+        Raises TypeError: something in it is not JSON."""
         found: dict[str, Any] = {}
         for each in _fields(type(record)):
             value = getattr(record, each.name)
@@ -149,10 +140,7 @@ class Codec:
 
     def dump(self, value: Any) -> Any:
         """A value as JSON has it.
-
-        Raises:
-            TypeError: it is not JSON.
-        """
+        Raises TypeError: it is not JSON."""
         if value is None or isinstance(value, str | int):
             return value
         if isinstance(value, float):

@@ -1,7 +1,5 @@
 """What people's programs ask of the daemon: the routes of people, as calls that return rows."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
@@ -139,10 +137,7 @@ class DaemonClient(Http):
 
     def _part(self, answer: Mapping[str, Any], name: str, kind: type[Part]) -> Part:
         """What the answer has under `name`.
-
-        Raises:
-            BadAnswer: nothing, or something of another kind.
-        """
+        Raises BadAnswer: nothing, or something of another kind."""
         found = answer.get(name)
         if not isinstance(found, kind):
             words = f"{self.url}: {name!r} is not in the answer as it should be: is the daemon of another release?"
@@ -154,19 +149,12 @@ def connect(environ: Mapping[str, str] | None = None) -> DaemonClient:
     """The daemon that MALLETRAIN_URL or a client file names; nothing is sent yet.
 
     MUNGE_SOCKET names munged's socket where it is not the system's.
-
-    Raises:
-        AddressError: no daemon is known.
-        WireError: the file of certificates cannot be used.
-    """
+    Raises AddressError: no daemon is known; WireError: the file of certificates cannot be used."""
     environ = os.environ if environ is None else environ
     return client_at(find(environ), environ)
 
 
 def client_at(address: Address, environ: Mapping[str, str]) -> DaemonClient:
     """The daemon at an address; nothing is sent yet.
-
-    Raises:
-        WireError: the URL or the file of certificates cannot be used.
-    """
+    Raises WireError: the URL or the file of certificates cannot be used."""
     return DaemonClient(address, environ.get("MUNGE_SOCKET") or None)

@@ -1,7 +1,5 @@
 """The daemon's URL as scripts and client files have it, and connections to it."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os
@@ -28,10 +26,7 @@ def first_url(text: str) -> str:
 
 def parts_of(url: str) -> SplitResult:
     """The parts of a daemon's URL.
-
-    Raises:
-        WireError: it is no http or https URL.
-    """
+    Raises WireError: it is no http or https URL."""
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -46,10 +41,7 @@ def client_context(ca: str = "") -> ssl.SSLContext:
     """A context that checks the daemon's certificate and host name.
 
     `ca`: a PEM file with the only authorities to trust; empty: that of MALLETRAIN_CA, else the system's.
-
-    Raises:
-        WireError: the file cannot be read, or holds no certificate.
-    """
+    Raises WireError: the file cannot be read, or holds no certificate."""
     path = ca or os.environ.get(CA_VARIABLE, "")
     try:
         return ssl.create_default_context(cafile=path or None)
@@ -64,10 +56,7 @@ def with_trust(environ: Mapping[str, str], ca: str) -> dict[str, str]:
 
 class KeptConnection:
     """A connection to a daemon, made when it is needed and kept. Not thread-safe.
-
-    Raises:
-        WireError: `url` is no http or https URL, or the file of certificates cannot be used (`client_context`).
-    """
+    Raises WireError: `url` is no http or https URL, or the file of certificates cannot be used (`client_context`)."""
 
     def __init__(self, url: str, ca: str = "") -> None:
         parts = parts_of(url)
@@ -82,11 +71,7 @@ class KeptConnection:
 
         The daemon may have closed a kept connection meanwhile: then the request is sent once more, on a new one.
         `timeout_s` is for each step of connecting; the whole answer has `wait_s` more.
-
-        Raises:
-            AnswerTooLong: it is longer than `most_bytes`.
-            OSError, http.client.HTTPException: there is none.
-        """
+        Raises AnswerTooLong: it is longer than `most_bytes`; OSError, http.client.HTTPException: there is none."""
         headers = {"Accept": "application/json", "User-Agent": "malletrain"}
         if token:
             headers["Authorization"] = f"Bearer {token}"

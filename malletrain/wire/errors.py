@@ -1,7 +1,5 @@
 """The base class of errors on the workers' side, which may not import the daemon's domain."""
 
-from __future__ import annotations
-
 
 class WireError(Exception):
     """Base of the errors on the workers' side. The message says what is wrong, where, and what to do.

@@ -4,8 +4,6 @@ The token comes from a MUNGE credential, is kept in memory alone, and is renewed
 environment are not used and redirects not followed: a token goes to the daemon it was made for, and nowhere else.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import socket
@@ -68,10 +66,7 @@ class Http:
         now: Callable[[], float] = time.time,
     ) -> None:
         """`url` as the daemon itself is configured with: the credential is made for it.
-
-        Raises:
-            WireError: `url` is no http or https URL, or the file of certificates `ca` cannot be used.
-        """
+        Raises WireError: `url` is no http or https URL, or the file of certificates `ca` cannot be used."""
         self.url = url.rstrip("/")
         self._munge_socket, self._timeout_s, self._now = munge_socket, timeout_s, now
         self._connection = KeptConnection(self.url, ca)

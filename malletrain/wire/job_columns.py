@@ -3,8 +3,6 @@
 A new one shows a field of `malletrain.wire.rows.JobRow`; the terminal has it at its place, the page before the last.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

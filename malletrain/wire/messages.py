@@ -342,10 +342,7 @@ def to_json(value: Any) -> dict[str, Any]:
 
 def message_of(raw: object) -> Message:
     """One message of a report.
-
-    Raises:
-        MessageError: unknown type, a field missing, of the wrong type or beyond its bounds.
-    """
+    Raises MessageError: unknown type, a field missing, of the wrong type or beyond its bounds."""
     if not isinstance(raw, dict):
         raise MessageError("a message must be an object with a type")
     kind = _TYPES.get(raw["type"]) if isinstance(raw.get("type"), str) else None
@@ -357,19 +354,13 @@ def message_of(raw: object) -> Message:
 
 def parse(kind: type[T], raw: object, where: str = "") -> T:
     """An object of `kind`, a dataclass of this module, from JSON.
-
-    Raises:
-        MessageError: a field is missing, of the wrong type or beyond its bounds.
-    """
+    Raises MessageError: a field is missing, of the wrong type or beyond its bounds."""
     return _CODEC.record(kind, raw, where)
 
 
 def plain(value: object, where: str) -> Any:
     """JSON of bounded size and depth, as it came; numbers that JSON cannot hold become None.
-
-    Raises:
-        MessageError: it is too deep, too long, or nothing that JSON holds.
-    """
+    Raises MessageError: it is too deep, too long, or nothing that JSON holds."""
     return _CODEC.plain(value, where)
 
 

@@ -8,8 +8,6 @@ payload names both (`statement`), and whoever decodes compares (`Credential.chec
 libmunge is called directly: the programs `munge` and `unmunge` and Slurm's plug-in need it, too.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Callable, Iterator
@@ -50,10 +48,7 @@ class Credential:
 
     def check(self, purpose: str, *audiences: str) -> None:
         """Make sure that the credential was made for `purpose`, towards one of `audiences`.
-
-        Raises:
-            CredentialRejected: it was made for another purpose or another daemon.
-        """
+        Raises CredentialRejected: it was made for another purpose or another daemon."""
         if self.payload not in {statement(purpose, audience) for audience in audiences}:
             raise CredentialRejected(
                 "the MUNGE credential was made for another purpose or another daemon: "
@@ -70,11 +65,8 @@ def encode(payload: bytes, socket: str | None = None) -> str:
     """Make a credential of this process's uid and gid with `payload` in it.
 
     `socket` is munged's; None: that which MUNGE_SOCKET names, else the system's own.
-
-    Raises:
-        MungeUnavailable: munged does not answer, or munge is not installed.
-        MungeError: the payload is too long.
-    """
+    Raises MungeUnavailable: munged does not answer, or munge is not installed; MungeError: the payload is too
+    long."""
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise MungeError(f"a MUNGE payload of {len(payload)} bytes: at most {MAX_PAYLOAD_BYTES} are allowed")
     c, free = _library()
@@ -89,11 +81,8 @@ def encode(payload: bytes, socket: str | None = None) -> str:
 
 def decode(credential: str, socket: str | None = None) -> Credential:
     """Open a credential, once.
-
-    Raises:
-        MungeUnavailable: munged does not answer, or munge is not installed.
-        CredentialRejected: nothing is proven.
-    """
+    Raises MungeUnavailable: munged does not answer, or munge is not installed; CredentialRejected: nothing is
+    proven."""
     text = credential.strip()
     if not text.isascii() or not text.isprintable() or len(text) > MAX_CREDENTIAL_BYTES or not text:
         raise CredentialRejected("not a MUNGE credential: it is one line of `MUNGE:...:`")

@@ -4,8 +4,6 @@ A reader takes rows of a newer daemon too: keys that it does not know are left o
 missing. Times are Unix seconds, durations seconds, rates samples per second.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
@@ -31,10 +29,7 @@ class Row:
     @classmethod
     def from_json(cls, value: object) -> Self:
         """The row of a JSON object.
-
-        Raises:
-            BadRow: a key is missing or its value has another type; names the row and the key.
-        """
+        Raises BadRow: a key is missing or its value has another type; names the row and the key."""
         return _CODEC.record(cls, value, cls.__name__)
 
 

@@ -4,8 +4,6 @@
 or leave `--parsable` out.
 """
 
-from __future__ import annotations
-
 import re
 
 _ALONE = re.compile(r"(\d+)(?:;\S+)?")

@@ -53,10 +53,7 @@ class PilotIdentity:
     @staticmethod
     def of(environ: Mapping[str, str]) -> PilotIdentity:
         """From the variables that Slurm and mtbatch set (sbatch(1), OUTPUT ENVIRONMENT VARIABLES).
-
-        Raises:
-            WireError: one is missing or not a number.
-        """
+        Raises WireError: one is missing or not a number."""
 
         def number(name: str, default: str | None = None) -> int:
             text = environ.get(name, default)
@@ -117,11 +114,7 @@ class WorkerClient:
 
     def hello(self, standing: messages.Standing | None = None) -> messages.Welcome:
         """Present a credential; the token got is used from now on.
-
-        Raises:
-            DaemonUnreachable: no answer.
-            Rejected: the daemon will not have this worker.
-        """
+        Raises DaemonUnreachable: no answer; Rejected: the daemon will not have this worker."""
         who = asdict(self.identity)
         said = messages.Hello(credential=self._credential(), pid=os.getpid(), standing=standing, **who)
         self.close()  # what is at the other end of a kept connection may not be the daemon any more

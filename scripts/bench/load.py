@@ -31,7 +31,7 @@ from malletrain.api.app import create_app
 from malletrain.api.auth import Auth
 from malletrain.api.connections import ConnectionTable, within_descriptors
 from malletrain.api.http_server import serve
-from malletrain.api.journal_notifier import JournalNotifier
+from malletrain.api.people_routes import JournalNotifier, PeopleRoutes
 from malletrain.api.rate_limits import ApiLimits
 from malletrain.api.requests import LoopRequests
 from malletrain.api.roles import Roles
@@ -126,17 +126,9 @@ def serve_load(folder: Path, nodes: int, jobs: int, workers: int) -> None:
 
     auth = Auth(("http://bench",), roles, clock, decode=decode)
     ids = iter(range(10**6, 2 * 10**6))
-    app = create_app(
-        LoopRequests(loop, facts, clock, Harvest("harvest"), lambda count: (), lambda: next(ids)),
-        views,
-        WorkersRouter(gate, int, connections),
-        auth,
-        roles=roles,
-        notifier=notifier,
-        clock=clock,
-        connections=connections,
-        holds_token=gate.holds_token,
-    )
+    requests = LoopRequests(loop, facts, clock, Harvest("harvest"), lambda count: (), lambda: next(ids))
+    people = PeopleRoutes(requests, views, auth, roles, notifier, clock, journal=gate.budget.journal)
+    app = create_app(people, WorkersRouter(gate, int, connections), connections, holds_token=gate.holds_token)
     server = serve(app, "127.0.0.1", 0, connections)
     token = auth.log_in(munge.statement("malletrain-session-v1", "http://bench").decode())[0]
     _say({"port": server.port, "pid": os.getpid(), "pilots": pilots, "token": token})
@@ -162,10 +154,7 @@ def serve_load(folder: Path, nodes: int, jobs: int, workers: int) -> None:
             for name in changed:
                 cluster.nodes[name] = replace(cluster.nodes[name], state=NodeState.IDLE)
             tick_at = 0.0
-        gate.beat()
-        due = membership.due()
-        if due is not None and due <= clock.elapsed():
-            gate.tick()
+        gate.tick()
         loop.react()
         if clock.elapsed() >= tick_at:
             tick_at = clock.elapsed() + TICK_S

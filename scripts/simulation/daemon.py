@@ -62,10 +62,7 @@ class SimulatedDaemon:
 
     def run(self) -> None:
         """Does what is due now: reactions always, looks and ticks in their turn."""
-        self.gate.beat()
-        due = self.members.due()
-        if due is not None and due <= self._clock.elapsed():
-            self.gate.tick()
+        self.gate.tick()
         self.loop.react()
         if self._clock.elapsed() >= self._tick_at:
             self._tick_at = self._clock.elapsed() + TICK_S

@@ -14,7 +14,7 @@ from malletrain.api.app import create_app
 from malletrain.api.auth import Auth
 from malletrain.api.connections import ConnectionTable
 from malletrain.api.http_server import HttpServer, serve
-from malletrain.api.journal_notifier import JournalNotifier
+from malletrain.api.people_routes import JournalNotifier, PeopleRoutes
 from malletrain.api.rate_limits import ApiLimits
 from malletrain.api.roles import Identity, NotFound, Roles
 from malletrain.api.schemas import JobBody
@@ -148,13 +148,17 @@ class House:
         limits = settings.pop("limits", ApiLimits())
         if limits.refusal_seconds == ApiLimits().refusal_seconds:
             limits = replace(limits, refusal_seconds=0.0)  # tests make many
+        router, site = (
+            settings.pop("router", lambda _: None)(self),
+            {"partition": "harvest", **settings.pop("site", {})},
+        )
         self.app = create_app(
-            self.requests, self.views, settings.pop("router", lambda _: None)(self), self.auth,
-            roles=self.roles, notifier=self.notifier, clock=self.clock, limits=limits,
-            connections=connections, holds_token=self._holds_token,
-            site={"partition": "harvest", **settings.pop("site", {})}, metrics=lambda: b"malletrain_up 1\n",
-            ailments=lambda: self.ailments,
-            pages=self.pages,
+            PeopleRoutes(
+                self.requests, self.views, self.auth, self.roles, self.notifier, self.clock, limits, site,
+                None if router is None else router.budget.journal,
+            ),
+            router, connections, holds_token=self._holds_token, metrics=lambda: b"malletrain_up 1\n",
+            ailments=lambda: self.ailments, pages=self.pages,
         )  # fmt: skip
         assert not settings
         self.server: HttpServer = serve(self.app, "127.0.0.1", 0, connections)

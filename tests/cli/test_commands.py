@@ -320,7 +320,8 @@ def test_status_imports_nothing_that_the_base_wheel_lacks(bare_desk: Desk) -> No
         f"import sys\nclass Wall:\n  def find_spec(self, name, *_):\n"
         f"    if name.partition('.')[0] in {heavy.split()!r}: raise ModuleNotFoundError(name, name=name)\n"
         "sys.meta_path.insert(0, Wall())\n"
-        "import malletrain.cli.jobs, malletrain.cli.top, malletrain.cli.mtbatch, malletrain.cli.main as m\n"
+        "import malletrain.cli.jobs, malletrain.cli.admin.operators, malletrain.cli.top, malletrain.cli.mtbatch\n"
+        "import malletrain.cli.main as m\n"
         "m.main(['--help'])"
     )
     done = subprocess.run(

@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ PICTURES: dict[str, Sequence[render.Line]] = {
     "job": render.job(pictures.DIGITS, now=pictures.AT, zone=UTC),
     "job-over": render.job(pictures.OVER, now=pictures.AT, zone=UTC),
     "events": [render.event(row, UTC) for row in pictures.EVENTS],
-    "usage": render.usage(pictures.USAGE),
+    "usage": render.table(render.USAGE_COLUMNS, pictures.USAGE),
 }
 
 
@@ -93,7 +94,10 @@ def test_durations_in_two_units(seconds: float, said: str) -> None:
 
 @given(st.lists(st.tuples(st.text("ab", max_size=9), st.text("cd…", max_size=30)), max_size=5), st.integers(1, 40))
 def test_columns_are_aligned_and_no_line_is_wider_than_asked(rows: list[tuple[str, str]], width: int) -> None:
-    lines = render.table(("A", "B"), [(render.Span(a), render.Span(b)) for a, b in rows], width=width)
+    columns: list[render.Column[tuple[str, str]]] = [
+        render.Column(each, itemgetter(at)) for at, each in enumerate("AB")
+    ]
+    lines = render.table(columns, rows, width=width)
     first = max([1, *(len(a) for a, _ in rows)])
     texts = ["".join(span.text for span in line) for line in lines]
     for text, (a, b) in zip(texts[1:], rows, strict=True):

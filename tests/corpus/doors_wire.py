@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 from malletrain.api.app import create_app
 from malletrain.api.auth import Auth
-from malletrain.api.journal_notifier import JournalNotifier
+from malletrain.api.people_routes import JournalNotifier, PeopleRoutes
 from malletrain.api.roles import Roles
 from malletrain.api.worker_routes import WorkersRouter
 from malletrain.loop.memory import ManualClock
@@ -76,14 +76,9 @@ def routes() -> dict[str, Json]:
     auth = Auth(["http://head.example.org:8470"], roles, clock, munge_socket="/nonexistent")
     unused: Any = Mock()
     app = create_app(
-        unused,
-        unused,
+        PeopleRoutes(unused, unused, auth, roles, JournalNotifier(), clock),
         WorkersRouter(unused, unused, unused),
-        auth,
-        roles=roles,
-        notifier=JournalNotifier(),
-        clock=clock,
-        connections=unused,
+        unused,
     )
     document = app.openapi()
     return {

@@ -12,8 +12,7 @@ from malletrain.cli.admin.site import room_for_journal
 from malletrain.config import Config
 from malletrain.config.sections import StoreSection
 from malletrain.daemon.journal_keeper import JournalKeeper
-from malletrain.daemon.metrics import Metrics
-from malletrain.daemon.run_health import RunHealth
+from malletrain.daemon.metrics import Metrics, RunHealth
 from malletrain.domain.decision import LeavePilot, StartPilot
 from malletrain.domain.errors import JournalUnavailable
 from malletrain.domain.event import ActionIntent, Event, JobAnnounced, JobCancelled, MetricReported

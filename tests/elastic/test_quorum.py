@@ -168,7 +168,6 @@ def test_a_daemon_that_was_frozen_gives_nobody_up(tmp_path: Path) -> None:
                 worker.last_seen -= 1000.0
                 worker.answered_at = None if worker.answered_at is None else worker.answered_at - 1000.0
             daemon.gate._awake_at -= 1000.0
-            daemon.gate.beat()
             daemon.gate.tick()
         wait_lines(tmp_path, 6, 60, "steps go on")
         assert not daemon.seen(EventKind.WORKER_LOST)

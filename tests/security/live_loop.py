@@ -78,7 +78,6 @@ class Running:
     def tick(self) -> None:
         self.clock.ahead += 10.0
         self.clock.day_ahead += 10.0
-        self.gate.beat()
         self.gate.tick()
         self.loop.react()
         assert self.loop.tick() is not None

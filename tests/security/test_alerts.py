@@ -20,9 +20,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from malletrain.daemon.metrics import Metrics
+from malletrain.daemon.metrics import Metrics, RunHealth
 from malletrain.daemon.process.timers import Timers
-from malletrain.daemon.run_health import RunHealth
 from malletrain.wire import munge
 from malletrain.wire.messages import WORKER_PURPOSE
 from scripts.lab import Lab

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import optuna
 
-from malletrain.study import report
+from malletrain.study import trial_records
 from tests.study.tiny import ROOT, environment
 
 HOWTO = ROOT / "docs/how-to/study.md"
@@ -23,7 +23,7 @@ def test_the_how_tos_study_and_commands_run(tmp_path: Path) -> None:
     (tmp_path / "study.py").write_text(code[1])
     commands = [shlex.split(line, comments=True) for line in re.findall(r"^\$ (malletrain study .*)$", text, re.M)]
     verbs = [words[2] for words in commands]
-    assert {"run", "status", "trials", "report"} <= set(verbs)
+    assert {"run", "status", "trials"} <= set(verbs)
     for words in commands:
         if words[2] == "run" and "--local" not in words:
             continue
@@ -32,18 +32,12 @@ def test_the_how_tos_study_and_commands_run(tmp_path: Path) -> None:
             capture_output=True, text=True, timeout=600, check=False, env=environment(), cwd=tmp_path,
         )  # fmt: skip
         assert done.returncode == 0, (words, done.stderr)
-    page = (tmp_path / "study.html").read_text()
-    for part in ("Optimisation history", "Parallel coordinates", "Importance", "over time"):
-        assert part in page
 
 
-def test_a_report_of_several_directions_plots_each_value() -> None:
+def test_the_best_are_one_trial_or_the_front_of_several_directions() -> None:
     study = optuna.create_study(directions=["maximize", "minimize"])
-    for _ in range(4):
-        trial = study.ask()
-        x, y = trial.suggest_float("x", 0, 1), trial.suggest_float("y", 0, 1)
-        study.tell(trial, (x, x * y))
-    page = report.page(study)
-    for part in ("Pareto front", "Optimisation history, value 1", "Parallel coordinates, value 2", "value 2"):
-        assert part in page
-    assert "Not yet" not in page
+    assert trial_records.best_trials(study) == []
+    for x, y in ((1.0, 1.0), (2.0, 2.0), (1.0, 2.0)):
+        study.add_trial(optuna.trial.create_trial(values=[x, y]))
+    assert [trial.number for trial in trial_records.best_trials(study)] == [0, 1]
+    assert trial_records.counts(study) == {"completed": 3}

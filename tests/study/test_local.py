@@ -40,11 +40,6 @@ def test_a_study_ends_with_exactly_so_many_trials_and_shows_them(tmp_path: Path)
     assert best[0]["values"] == [max(row["values"][0] for row in listed)]
     status = call("status", path)
     assert status.stdout.startswith("study small: 3 completed")
-    page = call("report", path, "--output", str(tmp_path / "page.html"))
-    assert page.returncode == 0, page.stderr
-    text = (tmp_path / "page.html").read_text()
-    assert "Optimisation history" in text
-    assert 'src="http' not in text, "the page needs no network"
 
     # Once more is nothing more; one more is one more.
     assert call("run", path, "--trials", "3", "--local").returncode == 0

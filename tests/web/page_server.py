@@ -12,7 +12,7 @@ from malletrain.api.app import create_app
 from malletrain.api.auth import Auth
 from malletrain.api.connections import ConnectionTable
 from malletrain.api.http_server import serve
-from malletrain.api.journal_notifier import JournalNotifier
+from malletrain.api.people_routes import JournalNotifier, PeopleRoutes
 from malletrain.api.people_rows import promise_row
 from malletrain.api.rate_limits import ApiLimits
 from malletrain.api.requests import DAY_S, LoopRequests
@@ -87,10 +87,8 @@ class PageServer:
         connections = ConnectionTable(ApiLimits(), 1024)
         self._pages = WebPages(self._sign_in, self._history, lambda: states)
         shown = cast(LoopRequests, _Shown(self._views, self.journal))
-        app = create_app(
-            shown, self._views, None, Auth((), roles, clock), roles=roles, notifier=notifier,
-            clock=clock, connections=connections, pages=self._pages,
-        )  # fmt: skip
+        people = PeopleRoutes(shown, self._views, Auth((), roles, clock), roles, notifier, clock)
+        app = create_app(people, None, connections, pages=self._pages)
         self._server = serve(app, host, port, connections)
         self.url = f"http://{host}:{self._server.port}"
 

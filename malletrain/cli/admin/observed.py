@@ -1,7 +1,5 @@
 """`malletrain observed`: what `malletraind --observe` would have harvested, by its journal."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -10,6 +8,7 @@ from pathlib import Path
 import click
 
 from malletrain import config as configuration
+from malletrain.cli import common_options
 from malletrain.domain.errors import InvalidInput
 from malletrain.observe.observation import Observation, observation, spread
 from malletrain.store.journal import observed_path, read_events
@@ -18,24 +17,27 @@ _TIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M"])
 
 
 @click.command(epilog="Example:  malletrain observed --since 2026-11-19")
-@click.option(
-    "--config", "config_file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
-    help="The daemon's configuration.",
-)  # fmt: skip
-@click.option(
-    "--journal", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="The journal of observation."
-)
+@common_options.config_file
+@click.option("--journal", metavar="FILE", type=common_options.FILE, help="The journal of observation.")
 @click.option("--since", metavar="TIME", type=_TIME, help="From then on (UTC).")
 @click.option("--until", metavar="TIME", type=_TIME, help="Up to then (UTC).")
 @click.option(
-    "--activate", metavar="S", type=click.FloatRange(min=0), default=15.0, show_default=True,
+    "--activate",
+    metavar="S",
+    type=click.FloatRange(min=0),
+    default=15.0,
+    show_default=True,
     help="Seconds until a pilot trains.",
-)  # fmt: skip
+)
 @click.option("--json", "as_json", is_flag=True, help="JSON; times in seconds.")
 def observed(
-    config_file: Path | None, journal: Path | None, since: datetime | None, until: datetime | None, activate: float,
+    config_file: Path | None,
+    journal: Path | None,
+    since: datetime | None,
+    until: datetime | None,
+    activate: float,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Report what `malletraind --observe` found. Needs no daemon."""
     path = journal or observed_path(Path(configuration.load_or_defaults(config_file).store.path))
     if not path.exists():

@@ -1,7 +1,5 @@
 """`malletrain setup`: what Slurm needs at this very site, printed as a script, or done; and taken back again."""
 
-from __future__ import annotations
-
 import difflib
 import os
 import pwd
@@ -16,6 +14,7 @@ import click
 
 from malletrain.cli.admin import site_setup
 from malletrain.cli.admin.site_setup import Accounts, Wanted
+from malletrain.cli.common_options import PATH
 from malletrain.domain.errors import InvalidInput, MalletrainError
 from malletrain.slurm.command import Commands
 from malletrain.slurm.site import site_facts
@@ -54,20 +53,21 @@ Example:
   sudo malletrain setup --undo --apply"""
 )
 @click.option("--partition", default="harvest", show_default=True, metavar="NAME", help="The pilots' partition.")
-@click.option("--nodes", default="ALL", show_default=True, metavar="LIST",
+@click.option(
+    "--nodes",
+    default="ALL",
+    show_default=True,
+    metavar="LIST",
     help="Its nodes; ALL excludes cloud and power-saving ones.",
-)  # fmt: skip
+)
 @click.option("--account", default="harvest", show_default=True, metavar="NAME", help="Their account.")
 @click.option("--qos", default="harvest", show_default=True, metavar="NAME", help="Their QOS.")
 @click.option("--daemon-user", default="malletrain", show_default=True, metavar="USER", help="The daemon's user.")
 @click.option("--users", default="", metavar="USER,...", help="Researchers who may use it.")
-@click.option("--conf", "conf", type=click.Path(path_type=Path), metavar="FILE", help="Another slurm.conf.")
+@click.option("--conf", "conf", type=PATH, metavar="FILE", help="Another slurm.conf.")
 @click.option("--undo", is_flag=True, help="Take it back.")
 @click.option("--apply", "for_real", is_flag=True, help="Do it, as root; keeps slurm.conf.before-malletrain.")
-def setup(
-    partition: str, nodes: str, account: str, qos: str, daemon_user: str, users: str, conf: Path | None, undo: bool,
-    for_real: bool,
-) -> None:  # fmt: skip
+def setup(users: str, conf: Path | None, undo: bool, for_real: bool, **names: str) -> None:
     """Prepare this site's Slurm; without --apply, only print how.
 
     Run it on slurmctld's machine, and again after an upgrade. No main job is touched. A site where Slurm preempts
@@ -75,10 +75,11 @@ def setup(
     """
     commands = Commands(os.environ, _COMMAND_TIMEOUT_S)
     facts = site_facts.read(commands)
-    nodes = site_setup.without_costly_nodes(facts) if nodes == "ALL" else nodes
-    wanted = Wanted(partition, nodes, account, qos, daemon_user, tuple(filter(None, users.split(","))))
+    if names["nodes"] == "ALL":
+        names["nodes"] = site_setup.without_costly_nodes(facts)
+    wanted = Wanted(**names, users=tuple(filter(None, users.split(","))))
     file = conf or _slurm_conf(commands)
-    known = _accounts(commands, account) if facts.accounting else Accounts()
+    known = _accounts(commands, wanted.account) if facts.accounting else Accounts()
     steps = list(_undoing(wanted, facts, file, known) if undo else _doing(wanted, facts, file, known))
     if not steps:
         click.echo("nothing to do: " + ("Slurm was not set up" if undo else "Slurm is set up already"))
@@ -86,7 +87,7 @@ def setup(
     if for_real:
         for number, step in enumerate(steps, 1):
             click.echo(f"{number}. {step.title}")
-            _carry_out(step, commands, partition if undo else "")
+            _carry_out(step, commands, wanted.partition if undo else "")
     else:
         click.echo("\n".join(_script(steps)))
 

@@ -1,7 +1,5 @@
 """`malletrain snapshot` and `malletrain doctor`: a site as MalleTrain sees it, without the daemon."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -16,6 +14,7 @@ import click
 
 from malletrain import config as configuration
 from malletrain.cli.admin.surroundings import network_findings, python_findings, reserve_findings
+from malletrain.cli.common_options import PATH, config_file
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.snapshot import Snapshot
 from malletrain.slurm import read_files
@@ -26,11 +25,6 @@ from malletrain.slurm.site.site_facts import Finding, Harvest, Level
 from malletrain.wire import address
 from malletrain.wire.errors import WireError
 
-_CONFIG = click.option(
-    "--config", "config_file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
-    help="The daemon's configuration.",
-)  # fmt: skip
-
 
 @click.command(
     epilog="""\b
@@ -38,10 +32,13 @@ Example:
   malletrain snapshot | jq '[.nodes[].state] | group_by(.) | map({(.[0]): length}) | add'"""
 )
 @click.option(
-    "--from", "folder", metavar="DIR", type=click.Path(path_type=Path),
+    "--from",
+    "folder",
+    metavar="DIR",
+    type=PATH,
     help="Saved outputs: scontrol-show-node, sinfo, squeue, reservations; .txt, .json or .gz.",
-)  # fmt: skip
-@_CONFIG
+)
+@config_file
 @click.option("--partition", metavar="NAME", help="Instead of the configured partition.")
 def snapshot(folder: Path | None, config_file: Path | None, partition: str | None) -> None:
     """Print the cluster as MalleTrain sees it, as JSON.
@@ -63,7 +60,7 @@ def snapshot(folder: Path | None, config_file: Path | None, partition: str | Non
 Example:
   malletrain doctor --config /etc/malletrain/malletrain.toml"""
 )
-@_CONFIG
+@config_file
 @click.option("--json", "as_text", is_flag=True, help="JSON: level, what, remedy.")
 def doctor(config_file: Path | None, as_text: bool) -> None:
     """Check a site, as the daemon's user on its machine, and name a remedy for each fault.

@@ -1,8 +1,6 @@
 """What a site's Slurm needs for harvesting, and how it is taken back: the edit of slurm.conf and sacctmgr's commands.
 Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

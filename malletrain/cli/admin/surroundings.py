@@ -6,8 +6,6 @@ preempt, and puts the whole off by cred_expire and a second (`_het_job_kill_now`
 nodes, it puts nothing off. So a reserve that holds a part of a hetjob alone is worse than none.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator
 from itertools import islice

@@ -28,9 +28,13 @@ class Timers:
     `late(name)` is called when a run was skipped because the one before is still going."""
 
     def __init__(
-        self, *, failed: Callable[[str, BaseException], None], late: Callable[[str], None],
-        elapsed: Callable[[], float], threads: int = 6,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        failed: Callable[[str, BaseException], None],
+        late: Callable[[str], None],
+        elapsed: Callable[[], float],
+        threads: int = 6,
+    ) -> None:
         self._scheduler = BackgroundScheduler(
             executors={"default": ThreadPoolExecutor(threads)},
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},

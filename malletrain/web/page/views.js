@@ -132,13 +132,13 @@ export const job = {
   title: "Job",
   ask: (ask, state, number) => ask(`jobs/${number}`),
   draw(figures) {
-    const { job: row, short, profile } = figures, now = Date.now() / 1000;
+    const { job: row, profile } = figures, now = Date.now() / 1000;
     const facts = [
       ["Owner", row.account ? `${row.user}, account ${row.account}` : row.user],
-      ["Nodes", `${nodes(short)} of ${sizes(short)}`],
+      ["Nodes", `${nodes(row)} of ${sizes(row)}`],
       ["World", `generation ${row.generation}, ${row.held_tasks} tasks held`],
       ["Throughput", rate(row.rate)],
-      ["Trained", progress(short)],
+      ["Trained", progress(row)],
       ["Node-hours", hours(row.node_seconds)],
       ["Resizes", row.resizes ? `${row.resizes}, pause ${pause(row.mean_pause_s)} on average, ${pause(row.max_pause_s)} at most` : "none yet"],
       ["Losses", `${row.preemptions} preemptions, ${row.lost_workers} workers lost`],
