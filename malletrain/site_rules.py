@@ -33,8 +33,9 @@ IDLE_S = 30 * 60.0
 
 def promise_of(config: Config) -> MainPromise | None:
     """What the main queue is promised; None: nothing."""
-    given = config.promise
-    found = MainPromise(given.main_delay_p95, given.cycle_ratio, harmless_cycles=given.controller_cycle == "auto")
+    promise = config.promise
+    harmless = promise.controller_cycle == "auto"
+    found = MainPromise(promise.main_delay_p95, promise.cycle_ratio, harmless_cycles=harmless)
     return None if found.p95_s is None and found.cycle_ratio is None else found
 
 
@@ -139,13 +140,13 @@ def policy_from(config: Config) -> Policy:
     """
     found = policy(config.sizing.policy)
     # Jobs bring their batches, noise scales and deadlines.
-    given = {Need.BATCHES, Need.NOISE_SCALE, Need.DEADLINES}
+    available = {Need.BATCHES, Need.NOISE_SCALE, Need.DEADLINES}
     remedy = "choose another"
     if config.sizing.budgets:
-        given.add(Need.BUDGETS)
+        available.add(Need.BUDGETS)
     elif Need.BUDGETS in found.needs:
         remedy = "add [[sizing.budgets]], or choose another"
-    require_inputs(found, given, "sizing.policy", remedy)
+    require_inputs(found, available, "sizing.policy", remedy)
     return found
 
 

@@ -115,3 +115,21 @@ def test_paths_in_the_documents_exist() -> None:
         if token not in FOREIGN and not (ROOT / token).exists()
     ]
     assert unknown == []
+
+
+#: Words that say of a value where it came from, not what it is; and of these the names of rows, messages and events.
+RIDDLES = {"given", "awaiting", "told", "heard", "turned", "met", "beside", "lately"}
+PUBLISHED = {"given_curve", "GIVEN", "given_up", "MAIN_MET", "met", "deadlines_met"}
+
+
+def test_names_say_what_a_value_is() -> None:
+    found = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path, tree in trees().items()
+        if path.is_relative_to(ROOT / "malletrain")
+        for node in ast.walk(tree)
+        if not isinstance(node, ast.Constant)
+        for name in _names_of(node)
+        if name not in PUBLISHED and RIDDLES & set(name.lower().split("_"))
+    }
+    assert not found, "name what it is: `curve`, `arguments`, `available`"

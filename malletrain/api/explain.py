@@ -174,14 +174,14 @@ def _main_job(
     job_id = subject.removeprefix("main-job ").strip()
     rows = [] if snapshot is None else [job for job in snapshot.jobs if is_main_job(job.id, job_id)]
     about = [event for event in events if is_main_job(main_job_of(event), job_id)]
-    met = [event.payload for event in about if isinstance(event.payload, kinds.MainJobMet)]
-    users = [row.user for row in rows] or [each.user for each in met if each.user]
+    meetings = [event.payload for event in about if isinstance(event.payload, kinds.MainJobMet)]
+    users = [row.user for row in rows] or [each.user for each in meetings if each.user]
     if shown.sight.uid is not None and not (users and all(map(shown.sight.sees_main_job_of, users))):
         raise NotFound(f"{subject}: no job of yours in the main queue has this number now, and none that pilots met")
     for row in rows:
         yield f"main job {row.id} of {row.user}: {row.state.value} ({row.reason}), {row.node_count} nodes"
-    if met and not rows:
-        submitted = next((f", submitted {utc(each.submitted_at)}" for each in met if each.submitted_at), "")
+    if meetings and not rows:
+        submitted = next((f", submitted {utc(each.submitted_at)}" for each in meetings if each.submitted_at), "")
         yield f"main job {job_id} of {users[0] if users else '?'}{submitted}: no longer in Slurm's queue"
     for event in about:
         yield from _meeting(event, shown)
@@ -204,16 +204,18 @@ def _meeting(event: Event, shown: _Shown) -> Iterator[str]:
     match event.payload:
         case kinds.ActionIntent(action=LeavePilot() | RecyclePilot()):
             yield f"  {utc(event.at)} {pilot} was asked to leave {event.node} for it"
-        case kinds.MainJobMet() as met if event.node:
+        case kinds.MainJobMet() as meeting if event.node:
             at = event.at
-            if met.put_off:
+            if meeting.put_off:
                 said = f"it runs on {event.node} and others, after Slurm had put it off"
-            elif met.waited_for:
-                said = f"it runs on {event.node}, and had waited behind {shown.words(f'main job {met.waited_for}')}"
+            elif meeting.waited_for:
+                said = (
+                    f"it runs on {event.node}, and had waited behind {shown.words(f'main job {meeting.waited_for}')}"
+                )
             else:
-                at, begun = event.at if met.left_at is None else met.left_at, met.started_at
+                at, begun = event.at if meeting.left_at is None else meeting.left_at, meeting.started_at
                 began = ", which it has then" if begun is None else f", which it has since {utc(begun)}"
-                said = f"{pilot} {'was preempted on' if met.preempted else 'had left'} {event.node}{began}"
+                said = f"{pilot} {'was preempted on' if meeting.preempted else 'had left'} {event.node}{began}"
             yield f"  {utc(at)} {said}"
         case kinds.MainJobMet(put_off=True):
             yield f"  {utc(event.at)} Slurm has put it off, after it preempted a pilot for one of its parts"

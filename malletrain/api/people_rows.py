@@ -111,9 +111,9 @@ def profile_row(view: JobView, known: JobKnowledge | None, advice: str, rules: R
     if known is None or known.fit is None:
         curve = expected_curve(view, known or JobKnowledge(), rules.probing)
         points = curve.points if job.given_curve is not None else ()
-        given = tuple(SizeRow(n, rate, rate, rate) for n, rate in points)
+        claimed = tuple(SizeRow(n, rate, rate, rate) for n, rate in points)
         ignored = {} if known is None else dict(known.ignored)
-        return ProfileRow(job.id, profile, given, ignored=ignored, next=advice, costs=costs)
+        return ProfileRow(job.id, profile, claimed, ignored=ignored, next=advice, costs=costs)
     fit = known.fit
     windows = known.windows
     sizes = sorted(set(windows) | {n for n, _ in fit.curve(job.max_nodes).points})

@@ -41,7 +41,7 @@ from malletrain.replay.workload import TrainingJob, mix
 from malletrain.slurm.formats.hostlist import node_names
 
 #: What was asked for: options of the command and settings of the table, by name.
-Given = Mapping[str, Any]
+Arguments = Mapping[str, Any]
 
 _RELATIVE = re.compile(r"\+(\d+(?:\.\d+)?)([smhdw]?)$")
 _UNIT = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
@@ -146,7 +146,7 @@ _PLACEMENTS = click.Choice([rule.value for rule in AssumedPlacement])
 @click.option(
     "--report", "report_dir", type=click.Path(path_type=Path, file_okay=False), help="Write index.html and its data."
 )
-def replay(trace: Path | None, how: bool, **given: Any) -> None:
+def replay(trace: Path | None, how: bool, **arguments: Any) -> None:
     """Show what idle nodes would have trained.
 
     TRACE: `sacct -P` output (see --how), node events (CSV: time,node,state) or SWF, plain or gzip; - for stdin.
@@ -156,58 +156,60 @@ def replay(trace: Path | None, how: bool, **given: Any) -> None:
         return
     if trace is None:
         raise click.UsageError("TRACE is missing; --how prints the command that makes one")
-    given |= settings_of(given["config_file"])
-    _require_sense(given)
-    zone, scheduler = _zone(given["timezone"]), given["scheduler"]
+    arguments |= settings_of(arguments["config_file"])
+    _require_sense(arguments)
+    zone, scheduler = _zone(arguments["timezone"]), arguments["scheduler"]
     slurm = "" if scheduler is None else _text(scheduler)
     reaction = Reaction() if scheduler is None else parse_reaction(slurm, str(scheduler))
-    site = _site(given)
+    site = _site(arguments)
     rules = replayed_site.replayed_rules(site.config, slurm, reaction.epilog_s or None)
-    jobs, days = _jobs(given, zone), _days(given["sample_text"])
-    names = [name for name in given["policies"].split(",") if name.strip()]
-    policies = [parse_policy(name, given["horizon"], rules.alpha, rules.objective, rules.horizon_s) for name in names]
-    options, window = _options(given, jobs, site, rules), _window(given, zone, site)
+    jobs, days = _jobs(arguments, zone), _days(arguments["sample_text"])
+    names = [name for name in arguments["policies"].split(",") if name.strip()]
+    policies = [
+        parse_policy(name, arguments["horizon"], rules.alpha, rules.objective, rules.horizon_s) for name in names
+    ]
+    options, window = _options(arguments, jobs, site, rules), _window(arguments, zone, site)
     # Faults in what was typed are found before the log is read; how large the site is, only the log says.
-    machine, suspected = _machine(trace, window, zone, given)
+    machine, suspected = _machine(trace, window, zone, arguments)
     _release_freed_memory()  # reading a year leaves a third of the memory that the replay then needs
     before = [*machine.account.warnings, *machine.warnings]
     _say_warnings(before)
-    sample = _sample(machine, jobs, policies, options, days, given["seed"])
+    sample = _sample(machine, jobs, policies, options, days, arguments["seed"])
     with _bar(names) as progress:
         found = run.replay(
-            machine, jobs, policies, options, progress, given["processes"], reaction, sample, suspected
+            machine, jobs, policies, options, progress, arguments["processes"], reaction, sample, suspected
         )
     _say_warnings(found.warnings[len(before) :])
     try:
-        _write(found, zone, given)
+        _write(found, zone, arguments)
     except OSError as error:
         raise InvalidInput(str(error.filename), f"cannot be written: {error.strerror}") from error
-    if given["json_file"] != "-":
+    if arguments["json_file"] != "-":
         click.echo(summary(found))
 
 
-def _require_sense(given: Given) -> None:
+def _require_sense(arguments: Arguments) -> None:
     """Refuse what does not go together, and a report that cannot be made."""
-    if given["jobs_file"] is not None and given["mix_text"] is not None:
+    if arguments["jobs_file"] is not None and arguments["mix_text"] is not None:
         raise click.UsageError("give --jobs or --mix, not both")
-    if given["engine"] == "loop" and given["report_dir"] is not None:
+    if arguments["engine"] == "loop" and arguments["report_dir"] is not None:
         raise click.UsageError("--report draws what the fast engine records: leave out replay.engine loop")
-    if given["report_dir"] is not None and importlib.util.find_spec("jinja2") is None:
+    if arguments["report_dir"] is not None and importlib.util.find_spec("jinja2") is None:
         raise InvalidInput("--report", f"jinja2 is not installed: {pip_install('replay')}")
 
 
-def _site(given: Given) -> ReplayedSite:
-    own = None if given["config_file"] is None else replayed_site.of_file(given["config_file"])
-    if given["ideal"] and own is not None:
+def _site(arguments: Arguments) -> ReplayedSite:
+    own = None if arguments["config_file"] is None else replayed_site.of_file(arguments["config_file"])
+    if arguments["ideal"] and own is not None:
         raise click.UsageError("replay.ideal has no daemon: leave out its sections")
     return own or replayed_site.shipped()
 
 
-def _window(given: Given, zone: tzinfo, site: ReplayedSite) -> Window:
-    path, pool = given["machine_file"], site.config.pool
+def _window(arguments: Arguments, zone: tzinfo, site: ReplayedSite) -> Window:
+    path, pool = arguments["machine_file"], site.config.pool
     there = read_machine(path) if path else frozenset[str]()
-    first, count = _node_range(given["nodes"])
-    begin, finish = _moment("--start", given["start"], zone), _moment("--end", given["end"], zone)
+    first, count = _node_range(arguments["nodes"])
+    begin, finish = _moment("--start", arguments["start"], zone), _moment("--end", arguments["end"], zone)
     return Window(
         start=begin[0],
         start_after=begin[1],
@@ -215,41 +217,43 @@ def _window(given: Given, zone: tzinfo, site: ReplayedSite) -> Window:
         end_after=finish[1],
         first_node=first,
         node_count=count,
-        procs_per_node=given["procs_per_node"],
-        placement=AssumedPlacement(given["placement"]),
-        seed=given["seed"],
+        procs_per_node=arguments["procs_per_node"],
+        placement=AssumedPlacement(arguments["placement"]),
+        seed=arguments["seed"],
         machine=there,
         include=node_names(pool.include, "pool.include"),
         exclude=node_names(pool.exclude, "pool.exclude"),
     )
 
 
-def _jobs(given: Given, zone: tzinfo) -> list[TrainingJob]:
-    costs = _costs(given["rescale"], given["activate"], _measured(given["costs_from"]))
-    if given["jobs_file"] is None:
-        return mix(given["mix_text"] or "imagenet:100", costs, given["seed"])
-    return read_jobs(given["jobs_file"], costs, zone)
+def _jobs(arguments: Arguments, zone: tzinfo) -> list[TrainingJob]:
+    costs = _costs(arguments["rescale"], arguments["activate"], _measured(arguments["costs_from"]))
+    if arguments["jobs_file"] is None:
+        return mix(arguments["mix_text"] or "imagenet:100", costs, arguments["seed"])
+    return read_jobs(arguments["jobs_file"], costs, zone)
 
 
-def _options(given: Given, jobs: list[TrainingJob], site: ReplayedSite, rules: Rules) -> Options:
+def _options(arguments: Arguments, jobs: list[TrainingJob], site: ReplayedSite, rules: Rules) -> Options:
     """The daemon's rules, or the ideal machine's, with what was set besides."""
     options = Options()
-    if not given["ideal"] and not given["node_class"]:
+    if not arguments["ideal"] and not arguments["node_class"]:
         options = Options.of_daemon(rules, site.config.loop.tick_s, site.name)
     return dataclasses.replace(
         options,
-        by_loop=given["engine"] == "loop",
-        budgets=tuple(parse_budget(each, jobs) for each in given["budget"]),
-        classes=tuple(map(parse_node_class, given["node_class"])),
+        by_loop=arguments["engine"] == "loop",
+        budgets=tuple(parse_budget(each, jobs) for each in arguments["budget"]),
+        classes=tuple(map(parse_node_class, arguments["node_class"])),
     )
 
 
-def _machine(path: Path, window: Window, zone: tzinfo, given: Given) -> tuple[ClusterTrace, SuspectedOutages | None]:
+def _machine(
+    path: Path, window: Window, zone: tzinfo, arguments: Arguments
+) -> tuple[ClusterTrace, SuspectedOutages | None]:
     """The machine of the log, and idle time of it that probably was none."""
-    log = read_trace(path, zone, frozenset(given["ignore_partition"]))
-    down = read_outages(given["outages"], zone) if given["outages"] else None
+    log = read_trace(path, zone, frozenset(arguments["ignore_partition"]))
+    down = read_outages(arguments["outages"], zone) if arguments["outages"] else None
     trace = cluster_trace(log, window, down)
-    outages, counts = likely_outages(trace), given["likely_outages"] == "count"
+    outages, counts = likely_outages(trace), arguments["likely_outages"] == "count"
     suspected = SuspectedOutages(outages, not counts) if outages else None
     return trace if counts else without_outages(trace, outages), suspected
 
@@ -288,15 +292,15 @@ def _sample(
     return None
 
 
-def _write(found: run.Replay, zone: tzinfo, given: Given) -> None:
+def _write(found: run.Replay, zone: tzinfo, arguments: Arguments) -> None:
     """The files that were asked for."""
-    folder, json_file = given["report_dir"], given["json_file"]
+    folder, json_file = arguments["report_dir"], arguments["json_file"]
     if folder is not None:
         from malletrain.replay.report.page import Origin, write_report  # needs jinja2
 
-        jobs = str(given["jobs_file"] or f"mix {given['mix_text'] or 'imagenet:100'}")
+        jobs = str(arguments["jobs_file"] or f"mix {arguments['mix_text'] or 'imagenet:100'}")
         command = shlex.join(["malletrain", *sys.argv[1:]])
-        origin = Origin(command, __version__, given["seed"], jobs, zone)
+        origin = Origin(command, __version__, arguments["seed"], jobs, zone)
         write_report(found, folder, origin)
         click.echo(f"report: {folder / 'index.html'}", err=True)
     if json_file is not None:

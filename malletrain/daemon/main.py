@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from malletrain.daemon.service import Service
 
 #: Errors whose message is for the reader: printed as they are, exit status 2 (1 for a refusal).
-_TOLD = (MalletrainError, WireError, ConfigError)
+_REPORTED = (MalletrainError, WireError, ConfigError)
 
 #: What may be otherwise a little later, after a power cut for example. A service then ends with 1, and systemd starts
 #: it again; 2 is for what stays wrong until somebody mends it.
@@ -285,7 +285,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
-    except _TOLD as error:
+    except _REPORTED as error:
         _tell(error)
         sys.exit(error.exit_status)
     sys.exit(0)

@@ -130,7 +130,7 @@ def _changing_hands(draft: Draft) -> frozenset[str]:
     change size while they do. Not those that a main job, staff or an operator wants, or whose hole is nearly over."""
     situation, rules, holders = draft.situation, draft.rules, draft.snapshot.holders
     going = [pilot.node for view in draft.live.values() for pilot in view.leaving]
-    going += [pilot.node for view in draft.live.values() for pilot in view.staying if pilot.id in draft.given_up]
+    going += [pilot.node for view in draft.live.values() for pilot in view.staying if pilot.id in draft.ending]
     among = draft.holes.keys() & going
     among -= {*draft.yielding.kept, *situation.drained, *situation.resting}
     return frozenset(
@@ -237,7 +237,7 @@ def _place_and_reconcile(draft: Draft, sizes: Mapping[int, int]) -> None:
     placement = place(draft, sizes)
     draft.refuse("top-up", situation.crowded)
     start_and_leave(draft, placement)
-    ending = draft.given_up | {p.id for pilots in placement.drop.values() for p in pilots}
+    ending = draft.ending | {p.id for pilots in placement.drop.values() for p in pilots}
     draft.actions += [cut for cut in limit_cuts(live, draft.holes, now, rules) if cut.pilot not in ending]
     if not situation.crowded:
         draft.actions += top_ups(live, now, rules)

@@ -117,7 +117,7 @@ class Draft:
     held: frozenset[str] = field(init=False)  #: the nodes of all their pilots
     actions: list[Action] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
-    given_up: set[str] = field(default_factory=set)  #: pilots that some action ends or moves
+    ending: set[str] = field(default_factory=set)  #: pilots that some action ends or moves
     holes: Mapping[str, Hole] = field(default_factory=dict)  #: of nodes that are free or that pilots hold
     yielding: YieldPlan = field(default_factory=YieldPlan)
     staying: dict[int, Sequence[Pilot]] = field(default_factory=dict)  #: the pilots of each job
@@ -168,8 +168,8 @@ class Draft:
         """Take in actions that end pilots, each with the others of its task; the rest of the pilots stay."""
         found = with_co_allocated(actions, self.situation.views)
         self.actions += found
-        self.given_up.update(pilot for action in found for pilot in pilots_of(action))
-        gone = self.given_up
+        self.ending.update(pilot for action in found for pilot in pilots_of(action))
+        gone = self.ending
         self.staying = {j: [p for p in view.staying if p.id not in gone] for j, view in self.live.items()}
 
 

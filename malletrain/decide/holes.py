@@ -168,12 +168,12 @@ def plan_reserve(
         leave |= {pilots[name].pilot: why for name in nodes if name in pilots}
     missing = max(0, rules.keep_idle - len(kept) - len(leave))
     why = f"one of {rules.keep_idle} nodes that stay idle ({rules.keep_why or 'pool.keep_idle'})"
-    beside = {leaves[name] for name in kept}
+    same_leaf = {leaves[name] for name in kept}
     singles = [name for name in [*(hole.node for hole in reversed(free)), *sorted(coming)] if name not in kept]
-    singles.sort(key=lambda name: leaves.get(name) not in beside)
+    singles.sort(key=lambda name: leaves.get(name) not in same_leaf)
     worth = {hole.node: rank(hole, snapshot.node[hole.node].weight)[:2] for hole in free}
     chosen: list[str] = []
-    for _, alike in groupby(singles, key=lambda name: (leaves.get(name) in beside, worth.get(name))):
+    for _, alike in groupby(singles, key=lambda name: (leaves.get(name) in same_leaf, worth.get(name))):
         if len(chosen) >= missing:
             break
         chosen += leaves_first(list(alike), missing - len(chosen), lambda name: leaves.get(name, ""))

@@ -156,8 +156,8 @@ def _classes_of_nodes(draft: Draft, views: Mapping[int, JobView]) -> Mapping[str
     held = [pilot.node for pilot in draft.mine]
     shared = {*held, *(hole.node for hole in draft.free), *draft.coming}
     found = {name: node[name].kind_with(rules.class_features) for name in sorted(shared) if name in node}
-    told_apart = len(set(found.values())) > 1 or any(view.job.class_min for view in views.values())
-    return found if told_apart and len(found) == len(shared) else {}
+    differ = len(set(found.values())) > 1 or any(view.job.class_min for view in views.values())
+    return found if differ and len(found) == len(shared) else {}
 
 
 def _by_class(problem: Problem, draft: Draft, known: Mapping[int, JobKnowledge]) -> Problem:

@@ -104,7 +104,7 @@ def plan_yields(
     """
     at_hand = availability(snapshot, harvested, rules)
     left = NodesLeft(snapshot, at_hand, rules, now)
-    given: dict[str, str] = {}
+    assigned: dict[str, str] = {}
     startable: dict[str, float] = {}
     delayed: dict[str, bool] = {}
     at_once: dict[str, str] = {}
@@ -132,14 +132,14 @@ def plan_yields(
                 break
             chosen = dict.fromkeys(left.take(places), name)
             tasks -= served
-            given |= chosen
+            assigned |= chosen
             if not pilots_on.isdisjoint(chosen):
                 delayed.setdefault(name, is_behind)
             if group[0].het_id:
                 at_once |= chosen
-    leave = {at_hand.pilot_on[node].pilot: job for node, job in given.items() if node in at_hand.pilot_on}
-    claimed = {node: job for node, job in given.items() if node in at_hand.free}
-    return YieldPlan(leave, claimed, startable, given, delayed, at_once)
+    leave = {at_hand.pilot_on[node].pilot: job for node, job in assigned.items() if node in at_hand.pilot_on}
+    claimed = {node: job for node, job in assigned.items() if node in at_hand.free}
+    return YieldPlan(leave, claimed, startable, assigned, delayed, at_once)
 
 
 def any_pending_fits(snapshot: Snapshot, rules: Rules) -> bool:
@@ -203,17 +203,17 @@ class EmptiedNode:
 
 
 def emptied_nodes(
-    given: Mapping[str, str],
+    assigned: Mapping[str, str],
     before: Mapping[str, EmptiedNode],
     available: Collection[str],
     snapshot: Snapshot,
     now: float,
 ) -> Mapping[str, EmptiedNode]:
-    """The nodes that no pilot starts on: those that main jobs are `given` at this look (node -> job), and those of
+    """The nodes that no pilot starts on: those that main jobs are `assigned` at this look (node -> job), and those of
     the last answer, `before`, that are `available`, whose job still waits and which no backfill cycle has found free.
     """
     whole = {job.id: job.het_id or job.array_id or job.raw_id for job in snapshot.pending}
-    found = {node: EmptiedNode(name, whole[name]) for node, name in given.items()}
+    found = {node: EmptiedNode(name, whole[name]) for node, name in assigned.items()}
     waiting = set(whole.values())
     for node, kept in before.items():
         mine = found.get(node)
@@ -403,7 +403,9 @@ class NodesLeft:
         key = job.partition, asked
         if key not in self._having:
             partitions = set(job.partition.split(","))
-            kinds = [not partitions.isdisjoint(n.partitions) and (not asked or asked.met_by(n)) for n in self._kinds]
+            kinds = [
+                not partitions.isdisjoint(n.partitions) and (not asked or asked.satisfied_by(n)) for n in self._kinds
+            ]
             self._having[key] = np.array(kinds, np.bool_)[self._kind]
         return self._having[key]
 

@@ -19,7 +19,7 @@ NO_DAEMON_STATUS = 118
 _WAITS = (PilotPhase.HELD, PilotPhase.ASIDE)
 
 
-def given_up(event: Event) -> bool:
+def is_without_node(event: Event) -> bool:
     """Whether the event says that a pilot has no node any more, or none yet."""
     return isinstance(event.payload, kinds.PilotHeld | kinds.PilotSetAside | kinds.PilotWaits | kinds.PilotEnded)
 

@@ -46,15 +46,15 @@ class Requirements:
         )
         return " and ".join(part for part in parts if part)
 
-    def met_by(self, node: Node) -> bool:
+    def satisfied_by(self, node: Node) -> bool:
         """Whether the node has all of it."""
-        return self._has_memory(node) and self.met_by_one_with(node.gres, node.features)
+        return self._has_memory(node) and self.satisfied_by_one_with(node.gres, node.features)
 
     def _has_memory(self, node: Node) -> bool:
         """A node without RealMemory in slurm.conf has 1 MiB there: nothing is known of it."""
         return node.memory_mib <= 1 or node.memory_mib * _MEMORY_ROUNDING >= self.memory_mib
 
-    def met_by_one_with(self, gres: str, features: tuple[str, ...]) -> bool:
+    def satisfied_by_one_with(self, gres: str, features: tuple[str, ...]) -> bool:
         """Whether a node of these generic resources and features has them; memory is not looked at."""
         return _has_gres(self.gres, gres) and has_features(self.features, features)
 

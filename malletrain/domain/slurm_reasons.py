@@ -60,7 +60,7 @@ def diagnose(row: SlurmJob | None, node: Node | None = None) -> Diagnosis:
             "a limit of the partition or the cluster, such as MaxMemPerCPU, MaxMemPerNode or MaxCPUsPerNode, is "
             "below what the job asks for, or the node is"
         )
-        if needs and node is not None and not needs.met_by(node):
+        if needs and node is not None and not needs.satisfied_by(node):
             meaning = f"the node lacks {needs}, which the job asks for"
         return Diagnosis(f"{meaning} (Slurm says: {reason})", unfit=True)
     for heads, of_job, meaning in _REASONS:

@@ -52,18 +52,18 @@ def old_attribute(session: Any, runtime: Runtime, name: str) -> Any:
     return old[name]
 
 
-def with_old_arguments(options: Options | None, given: Mapping[str, Any]) -> Options:
+def with_old_arguments(options: Options | None, arguments: Mapping[str, Any]) -> Options:
     """Options, with what a script gave as arguments of `Session` before, with a warning for each. Raises
     `ElasticError`: there is no such argument."""
     known = {each.name for each in dataclasses.fields(Options)}
-    for name in given:
+    for name in arguments:
         if name == "check":
             _warn("Session(check=...)", "nothing: `malletrain check` tries out what a script means")
         elif name in known:
             _warn(f"Session(..., {name}=...)", f"Session(..., options=elastic.Options({name}=...))")
         else:
             raise ElasticError(f"Session(..., {name}=...): there is no such argument")
-    return dataclasses.replace(options or Options(), **{name: given[name] for name in given if name in known})
+    return dataclasses.replace(options or Options(), **{name: arguments[name] for name in arguments if name in known})
 
 
 def _warn(old: str, new: str) -> None:

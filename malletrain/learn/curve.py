@@ -358,8 +358,10 @@ def _fit(
     for kind in kinds(prior_jobs, scaling):
         points = own.and_also(kind.points)
         table = grid().log_shape(points.nodes)[kind.shape]
-        told = log_likelihoods(points, table, MISFITS) - log_likelihoods(kind.points, table[:, len(own) :], MISFITS)
-        found.append((kind.log_prior + kind.log_weight + told, kind.shape, points, bool(len(kind.points))))
+        evidence = log_likelihoods(points, table, MISFITS) - log_likelihoods(
+            kind.points, table[:, len(own) :], MISFITS
+        )
+        found.append((kind.log_prior + kind.log_weight + evidence, kind.shape, points, bool(len(kind.points))))
     top = max(float(weight.max()) for weight, *_ in found)
     parts, by_family = [], np.zeros(len(grid().names) + 1)
     for log_weight, shape, points, is_pooled in found:

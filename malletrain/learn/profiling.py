@@ -42,8 +42,8 @@ def expected_curve(view: JobView, known: JobKnowledge, rules: ProbeRules) -> Cur
         return Curve.linear(view.job.max_nodes)
     if view.curve is None and known.prior_jobs is not None:
         return expected_speedup(known.prior_jobs, view.job.max_nodes)
-    given = None if view.curve_refuted else view.job.given_curve
-    return view.curve or given or Curve.linear(view.job.max_nodes)
+    claim = None if view.curve_refuted else view.job.given_curve
+    return view.curve or claim or Curve.linear(view.job.max_nodes)
 
 
 def within_reach(

@@ -24,7 +24,7 @@ from malletrain.domain.job import (
     pilot_name,
     task_of,
 )
-from malletrain.domain.pilot_life import NO_DAEMON_STATUS, after, given_up, without_worker
+from malletrain.domain.pilot_life import NO_DAEMON_STATUS, after, is_without_node, without_worker
 from malletrain.domain.snapshot import SlurmState
 from malletrain.learn.curve import CurveFit
 from malletrain.learn.prior_jobs import Evidence
@@ -204,7 +204,7 @@ def _of_pilot(record: JobState, event: Event) -> None:
             record.pilots[name] = without_worker(pilot, event.at)
         return  # a task of one node is given back as soon as its worker has left
     record.pilots[name] = changed = after(pilot, event)
-    if given_up(event) and record.world is not None and name in record.world.members:
+    if is_without_node(event) and record.world is not None and name in record.world.members:
         left = tuple(member for member in record.world.members if member != name)
         record.world = replace(record.world, members=left) if left else None
     # One that was to go says nothing of the script: it may have been killed.

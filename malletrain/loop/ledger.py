@@ -318,8 +318,8 @@ class Ledger:
         signs = self.harm_signals.seen(unsound, lambda job, at: self.conduct.excuses(job, at, rules))
         if rules.promise is None or rules.promise.p95_s is None:
             return signs
-        bound_s, met = rules.promise.p95_s, self.promise.delays(-math.inf)
-        late = sorted(each.started_at for each in met if each.preempted and each.delay_s > bound_s)
+        bound_s, delays = rules.promise.p95_s, self.promise.delays(-math.inf)
+        late = sorted(each.started_at for each in delays if each.preempted and each.delay_s > bound_s)
         return replace(signs, preempted=(), late_main_jobs=tuple(late))
 
     def notices_due(self, now: float) -> tuple[JobNotice, ...]:
@@ -376,8 +376,8 @@ class Ledger:
 
     def _curve(self, record: JobState) -> Curve | None:
         """What is taken for its curve: the one given, or that of the samples."""
-        given = record.believed_curve
-        return self._fitted(record) if given is None else plausible(given)
+        claim = record.believed_curve
+        return self._fitted(record) if claim is None else plausible(claim)
 
     def _fitted(self, record: JobState) -> Curve | None:
         """The curve of the samples so far; fitted anew only when there are others."""

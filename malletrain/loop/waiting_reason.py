@@ -69,7 +69,7 @@ def why_too_dear(view: JobView, horizon_s: float) -> str:
     )
 
 
-_MET = {
+_IN_PHASES = {
     DependencyKind.AFTER: frozenset(
         {JobPhase.RUNNING, JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.CANCELLED}
     ),
@@ -91,7 +91,7 @@ def why_held(job: MalleableJob, views: Mapping[int, JobView]) -> tuple[str, bool
                     f"never begins by itself ({kind.value}:{other}): how job {other} ended is not known any more",
                     True,
                 )
-        elif view.phase not in _MET[kind]:
+        elif view.phase not in _IN_PHASES[kind]:
             if view.phase.is_over:
                 return f"never begins by itself ({kind.value}:{other}): job {other} is {view.phase.value}", True
             waits.append(f"{kind.value}:{other}, which is {view.phase.value}")

@@ -165,9 +165,9 @@ def cluster_trace(trace: Trace, window: Window, outages: NodeChanges | None = No
     )
 
 
-def _edge(given: float | None, after: float | None, begin: float, otherwise: float) -> float:
-    if given is not None:
-        return given
+def _edge(asked: float | None, after: float | None, begin: float, otherwise: float) -> float:
+    if asked is not None:
+        return asked
     return otherwise if after is None else begin + after
 
 

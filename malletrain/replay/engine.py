@@ -163,11 +163,11 @@ class Engine:
             self._arrive()
             self._due = self._due or self.now >= self._review_at()
             # A look sees which pilots have gone; those that it makes leave are gone at the next.
-            turned = self._note_turns(self._tick_after(self.now))
+            changed = self._note_turns(self._tick_after(self.now))
             if self._due and self._may_decide():
                 self._decide()
-                turned = self._note_turns(self._tick_after(self.now + 1e-3)) or turned
-            if turned or self._live is not turns_of or self.now >= self._turn_at:
+                changed = self._note_turns(self._tick_after(self.now + 1e-3)) or changed
+            if changed or self._live is not turns_of or self.now >= self._turn_at:
                 self._turn_at = self._turns.next_change(self._live, self.now)
                 turns_of = self._live
             self.totals.rescales += len(self._resized)
@@ -494,7 +494,7 @@ class Engine:
             mine = np.flatnonzero(self.owner == j)
             if self._tasks.several:
                 longest_first = mine[np.lexsort((mine, -self.started[mine]))]
-                going = self._tasks.given_up(longest_first, int(sizes[i]))
+                going = self._tasks.pilots_to_end(longest_first, int(sizes[i]))
             else:
                 going = self._oldest(mine, -int(change[i]))
             self._release(going, j, Cause.SHRINK, stall=True)

@@ -89,12 +89,12 @@ def read_jobs(path: Path, costs: ResizeCosts, zone: tzinfo = UTC) -> list[Traini
     is_toml, time_of = path.name.endswith((".toml", ".toml.gz")), time_parser(zone)
     jobs: list[TrainingJob] = []
     for where, table in _toml_tables(path) if is_toml else _csv_tables(path):
-        given, number = _checked(table, where), len(jobs) + 1
+        row, number = _checked(table, where), len(jobs) + 1
         if is_toml:
-            names = [f"{given.name or given.model or 'job'}-{number + i}" for i in range(given.count)]
+            names = [f"{row.name or row.model or 'job'}-{number + i}" for i in range(row.count)]
         else:
-            names = [given.name or f"job-{number}"]
-        jobs += _jobs_of(given, where, costs, time_of, number, names)
+            names = [row.name or f"job-{number}"]
+        jobs += _jobs_of(row, where, costs, time_of, number, names)
         if len(jobs) > MAX_JOBS:
             raise InvalidInput(where, f"more than {MAX_JOBS:,} jobs")
     if not jobs:
@@ -135,63 +135,63 @@ def _toml_tables(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _checked(table: Mapping[str, Any], where: str) -> _JobTable:
     try:
-        given = _JobTable.model_validate(table)
+        row = _JobTable.model_validate(table)
     except ValidationError as error:
         first = error.errors()[0]
         raise InvalidInput(where, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    if given.deadline_s is not None and given.total_samples is None:
+    if row.deadline_s is not None and row.total_samples is None:
         raise InvalidInput(where, "deadline_s needs total_samples: what is to be trained by then")
-    if (given.class_min or given.spans) and not given.curves:
+    if (row.class_min or row.spans) and not row.curves:
         raise InvalidInput(where, "class_min and spans need curves, a table of class = table of nodes = rate")
-    return given
+    return row
 
 
 def _jobs_of(
-    given: _JobTable, where: str, costs: ResizeCosts, time_of: TimeParser, first: int, names: Sequence[str]
+    row: _JobTable, where: str, costs: ResizeCosts, time_of: TimeParser, first: int, names: Sequence[str]
 ) -> Iterator[TrainingJob]:
     """The jobs of these `names`, numbered from `first` on."""
-    curve = _own_curve(given, where)
-    most = max(given.min_nodes, curve.points[-1][0]) if given.max_nodes is None else given.max_nodes
-    if most < given.min_nodes:
-        raise InvalidInput(where, f"max_nodes {most} is below min_nodes {given.min_nodes}")
-    paid = replace(costs, **given.model_dump(include={"activate_s", "grow_s", "shrink_s"}, exclude_none=True))
+    curve = _own_curve(row, where)
+    most = max(row.min_nodes, curve.points[-1][0]) if row.max_nodes is None else row.max_nodes
+    if most < row.min_nodes:
+        raise InvalidInput(where, f"max_nodes {most} is below min_nodes {row.min_nodes}")
+    paid = replace(costs, **row.model_dump(include={"activate_s", "grow_s", "shrink_s"}, exclude_none=True))
     on_classes = None
-    if given.curves:
-        by_class = {name: _curve(rates) for name, rates in given.curves.items()}
-        on_classes = OnClasses(by_class, min=given.class_min, spans=given.spans)
+    if row.curves:
+        by_class = {name: _curve(rates) for name, rates in row.curves.items()}
+        on_classes = OnClasses(by_class, min=row.class_min, spans=row.spans)
     for number, name in enumerate(names, first):
         yield training_job(
             number,
             name,
             curve,
             paid,
-            given.deadline_s,
-            _batches(given),
-            given.noise_scale,
+            row.deadline_s,
+            _batches(row),
+            row.noise_scale,
             on_classes,
-            submitted_at=_submitted(given.submit, where, time_of),
+            submitted_at=_submitted(row.submit, where, time_of),
             max_nodes=most,
-            sizes=tuple(sorted(set(given.sizes))),
-            user=given.user or "replay",
-            **given.model_dump(include={"min_nodes", "weight", "total_samples", "account"}),
+            sizes=tuple(sorted(set(row.sizes))),
+            user=row.user or "replay",
+            **row.model_dump(include={"min_nodes", "weight", "total_samples", "account"}),
         )
 
 
-def _own_curve(given: _JobTable, where: str) -> Curve:
+def _own_curve(row: _JobTable, where: str) -> Curve:
     """By what the job is sized: its own curve, that of its batch, the published one, or of its slowest class."""
-    if given.batches:
-        batches = _batches(given)
-        batch = batches[0][0] if given.batch is None else given.batch
-        if given.curve is not None or batch not in dict(batches):
+    if row.batches:
+        batches = _batches(row)
+        batch = batches[0][0] if row.batch is None else row.batch
+        if row.curve is not None or batch not in dict(batches):
             raise InvalidInput(where, "with batches there is no curve, and batch is one of them")
-        return at_batch(batches, batch, given.noise_scale)
-    if given.curve is not None:
-        return _curve(given.curve)
-    if given.curves and not given.model:
-        return min(map(_curve, given.curves.values()), key=lambda each: each.throughput(1))
-    published = curve_named(given.model)
+        return at_batch(batches, batch, row.noise_scale)
+    if row.curve is not None:
+        return _curve(row.curve)
+    if row.curves and not row.model:
+        return min(map(_curve, row.curves.values()), key=lambda each: each.throughput(1))
+    published = curve_named(row.model)
     if published is None:
-        what = f"model {given.model!r} has no published curve: " if given.model else ""
+        what = f"model {row.model!r} has no published curve: " if row.model else ""
         raise InvalidInput(where, f"{what}needs a curve (nodes and samples a second) or a model with a published one")
     return published
 
@@ -200,9 +200,9 @@ def _curve(rates: Mapping[int, float]) -> Curve:
     return Curve(tuple(sorted(rates.items())))
 
 
-def _batches(given: _JobTable) -> tuple[tuple[int, Curve], ...]:
+def _batches(row: _JobTable) -> tuple[tuple[int, Curve], ...]:
     """The curve of each batch, ascending."""
-    return tuple((batch, _curve(rates)) for batch, rates in sorted(given.batches.items()))
+    return tuple((batch, _curve(rates)) for batch, rates in sorted(row.batches.items()))
 
 
 def _submitted(value: datetime | float | str, where: str, time_of: TimeParser) -> float:

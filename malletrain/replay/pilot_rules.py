@@ -103,7 +103,7 @@ class MultiNodeTasks:
             self._known[key] = known
         return known
 
-    def given_up(self, ranked: Ints, size: int) -> Ints:
+    def pilots_to_end(self, ranked: Ints, size: int) -> Ints:
         """Of a job's nodes `ranked`, best first, those that it gives up to keep at most `size` without breaking up a
         task: as few as can be. By number."""
         tasks: list[int] = self.of[ranked].tolist()
@@ -128,7 +128,7 @@ class Turns:
     def __init__(self, jobs: Sequence[TrainingJob], rules: Rules) -> None:
         self._max_wait_s, self._turn_s = rules.max_wait_s, rules.turn_s
         self._least = [each.job.min_nodes for each in jobs]
-        self.turned: Floats = np.array([each.job.submitted_at for each in jobs])
+        self.changed: Floats = np.array([each.job.submitted_at for each in jobs])
         self.waited: Floats = np.zeros(len(jobs))
         self._had: NDArray[np.bool_] = np.zeros(len(jobs), np.bool_)
 
@@ -138,13 +138,13 @@ class Turns:
         if self._max_wait_s <= 0:
             return False
         has = held > 0
-        turned = live[has != self._had[live]]
-        if not len(turned):
+        changed = live[has != self._had[live]]
+        if not len(changed):
             return False
-        begun = turned[~self._had[turned]]
-        self.waited[begun] = np.maximum(0.0, now - self.turned[begun])
-        self.turned[turned] = seen_at
-        self.turned[begun] = now
+        begun = changed[~self._had[changed]]
+        self.waited[begun] = np.maximum(0.0, now - self.changed[begun])
+        self.changed[changed] = seen_at
+        self.changed[begun] = now
         self._had[live] = has
         return True
 
@@ -156,7 +156,7 @@ class Turns:
         `least(job)`: the fewest nodes that it may have at this moment, where these may not be its fewest ever."""
         if self._max_wait_s <= 0 or not len(live):
             return frozenset()
-        waits = Waits(live, held > 0, self._had[live], self.turned[live], self.waited[live])
+        waits = Waits(live, held > 0, self._had[live], self.changed[live], self.waited[live])
 
         def fewest(job: int, left: int) -> int:
             fewest_of_job = self._least[job] if least is None else least(job)
@@ -170,7 +170,7 @@ class Turns:
             return math.inf
         has = self._had[live]
         on_turn = has & (self.waited[live] >= self._max_wait_s)
-        moments = self.turned[live] + np.where(on_turn, self._turn_s, np.where(has, math.inf, self._max_wait_s))
+        moments = self.changed[live] + np.where(on_turn, self._turn_s, np.where(has, math.inf, self._max_wait_s))
         moments = moments[moments > now]
         return float(moments.min(initial=math.inf))
 

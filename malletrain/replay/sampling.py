@@ -134,19 +134,19 @@ class SampledReplay:
 
     def figure(self, policy: str, name: str) -> WindowEstimate:
         """A sum over the window, by its name in `found`."""
-        return estimate(self.sample, self._beside(name), self.found[policy][name])
+        return estimate(self.sample, self._covariate(name), self.found[policy][name])
 
     def ratio(self, policy: str, name: str, begin: float, end: float) -> float:
         """The figure over what is known beside it, of the days replayed whose middle lies between `begin` and `end`
         (Unix seconds); where none does, of all."""
-        known, found = self._beside(name)[self.sample.drawn], self.found[policy][name]
+        known, found = self._covariate(name)[self.sample.drawn], self.found[policy][name]
         middle = (self.sample.begin + self.sample.end)[self.sample.drawn] / 2
         mine = (begin <= middle) & (middle < end)
         if known[mine].sum() <= 0:
             mine[:] = True
         return float(found[mine].sum() / (known[mine].sum() or 1.0))
 
-    def _beside(self, name: str) -> Floats:
+    def _covariate(self, name: str) -> Floats:
         return self.ideal if name in ("speedup", "samples") else self.idle
 
     def as_json(self, seconds: float) -> dict[str, object]:

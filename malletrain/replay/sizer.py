@@ -72,13 +72,13 @@ def parse_policy(
     Raises:
         InvalidInput: no such policy, or no sound horizon.
     """
-    name, colon, given = text.strip().partition(":")
+    name, colon, available = text.strip().partition(":")
     alpha = alpha_of(objective, alpha)
     own = BFTRAINER_HORIZON_S if name == "bftrainer" else usual_horizon_s
     horizon = own if horizon_s is None else horizon_s
     if colon:
         try:
-            horizon = float(given)
+            horizon = float(available)
         except ValueError:
             horizon = -1.0
     if not 0 < horizon < 1e7:
@@ -283,12 +283,12 @@ def require_replay_inputs(
         Need.BUDGETS: bool(budgets),
         Need.NODE_CLASSES: has_classes,
     }
-    given = {need for need in has if has[need]}
+    available = {need for need in has if has[need]}
     for policy in map(policy_of, choices):
-        missing = [need for need in Need if need in policy.needs - given]
+        missing = [need for need in Need if need in policy.needs - available]
         remedies = [_REMEDIES[need] for need in missing if need in _REMEDIES]
         remedy = " and ".join(remedies) if len(remedies) == len(missing) else "a replay has none"
-        require_inputs(policy, given, "--policy", f"{remedy}, or choose another policy")
+        require_inputs(policy, available, "--policy", f"{remedy}, or choose another policy")
 
 
 def trained_curve(each: TrainingJob, choice: PolicyChoice | None) -> Curve:

@@ -47,22 +47,22 @@ class Policy(Protocol):
 
 def inputs_of(problem: Problem) -> frozenset[Need]:
     """The inputs that a problem has for at least one of its jobs."""
-    given = {
+    available = {
         Need.BATCHES: any(job.batches for job in problem.jobs),
         Need.NOISE_SCALE: any(job.noise_scale is not None for job in problem.jobs),
         Need.DEADLINES: any(job.due is not None for job in problem.jobs),
         Need.BUDGETS: bool(problem.budgets),
         Need.NODE_CLASSES: bool(problem.classes),
     }
-    return frozenset(need for need, there in given.items() if there)
+    return frozenset(need for need, there in available.items() if there)
 
 
-def require_inputs(policy: Policy, given: Collection[Need], where: str, remedy: str) -> None:
+def require_inputs(policy: Policy, available: Collection[Need], where: str, remedy: str) -> None:
     """Refuse a policy that lacks an input it needs.
 
     Raises:
         InvalidInput: `where`, naming the policy, what is missing and the `remedy`.
     """
-    missing = [need.value for need in Need if need in policy.needs and need not in given]
+    missing = [need.value for need in Need if need in policy.needs and need not in available]
     if missing:
         raise InvalidInput(where, f"policy {policy.name} needs {' and '.join(missing)}: {remedy}")

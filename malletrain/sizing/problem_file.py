@@ -89,17 +89,17 @@ def parse(text: str) -> tuple[Problem, tuple[str, ...]]:
 def _made(made: Callable[..., T], readers: Mapping[str, Reader], unknown: list[str], where: str, data: Any) -> T:
     """A dataclass of an object's fields, in their order: each read by its reader, or as it stands. A field `curve`
     is called `throughput`; null is as good as nothing where there is a reader."""
-    here, given = where or "problem", _object(where or "problem", data)
+    here, table = where or "problem", _object(where or "problem", data)
     names = {"throughput" if f.name == "curve" else f.name: f for f in fields(made) if f.name not in _INNER}  # type: ignore[arg-type]
-    unknown += [f"{here}: {key}" for key in given if key not in names]
+    unknown += [f"{here}: {key}" for key in table if key not in names]
     values = {}
     for key, field in names.items():
-        if given.get(key) is None and field.default is MISSING and field.default_factory is MISSING:
+        if table.get(key) is None and field.default is MISSING and field.default_factory is MISSING:
             raise InvalidInput(here, f"{key} is missing")
-        if key in readers and given.get(key) is not None:
-            values[field.name] = readers[key](f"{where}.{key}" if where else key, given[key])
-        elif key in given and key not in readers:
-            values[field.name] = given[key]
+        if key in readers and table.get(key) is not None:
+            values[field.name] = readers[key](f"{where}.{key}" if where else key, table[key])
+        elif key in table and key not in readers:
+            values[field.name] = table[key]
     try:
         return made(**values)
     except InvalidInput as error:

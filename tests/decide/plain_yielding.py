@@ -86,7 +86,7 @@ class PlainYields:
                 barred.update(reservation.nodes)
         asked, partitions = Requirements(job.gres, job.features, job.memory_mib), set(job.partition.split(","))
         nodes = (self.snapshot.node[name] for name in sorted(self.left - barred))
-        return [n.name for n in nodes if partitions & set(n.partitions) and (not asked or asked.met_by(n))]
+        return [n.name for n in nodes if partitions & set(n.partitions) and (not asked or asked.satisfied_by(n))]
 
     def rank(self, name: str) -> tuple[int, float]:
         """Free nodes first, then those that are coming free, then pilots by cost."""

@@ -30,7 +30,7 @@ from tests.world import RULES, World, data_of, job, main_job, node
     ],
 )
 def test_generic_resources(wanted: str, there: str, fits: bool) -> None:
-    assert Requirements(gres=wanted).met_by(node("n0", gres=there)) is fits
+    assert Requirements(gres=wanted).satisfied_by(node("n0", gres=there)) is fits
 
 
 @pytest.mark.parametrize(("asked", "there", "fits"), [
@@ -38,7 +38,7 @@ def test_generic_resources(wanted: str, there: str, fits: bool) -> None:
 ])  # fmt: skip
 def test_memory(asked: int, there: int, fits: bool) -> None:
     """1: Slurm has no RealMemory of the node; and squeue's sizes are rounded."""
-    assert Requirements(memory_mib=asked).met_by(node("n0", memory_mib=there)) is fits
+    assert Requirements(memory_mib=asked).satisfied_by(node("n0", memory_mib=there)) is fits
 
 
 @pytest.mark.parametrize(

@@ -117,8 +117,8 @@ def connect(store: Any, rank: int, size: int, timeout: timedelta) -> StandInColl
     return collectives
 
 
-def carrier(beside_limit: timedelta = timedelta(seconds=20)) -> DeviceCarrier:
-    return DeviceCarrier(lambda tensor: tensor.is_floating_point(), connect, load, beside_limit)
+def carrier(connect_limit: timedelta = timedelta(seconds=20)) -> DeviceCarrier:
+    return DeviceCarrier(lambda tensor: tensor.is_floating_point(), connect, load, connect_limit)
 
 
 def load() -> None:

@@ -126,13 +126,13 @@ def test_a_device_that_is_connected_too_late_is_given_up() -> None:
             return device
 
         paired = PairedGroup(group, lambda tensor: tensor.is_floating_point(), connect)
-        paired.connect_beside(timedelta(seconds=0.5))
+        paired.connect_in_background(timedelta(seconds=0.5))
         assert paired.flat is None
         go_on.set()
         return "dropped"
 
     assert run(2, act) == ["dropped"] * 2
-    wait_until(lambda: bool(made) and made[0].given_up, 90, "the late communicator is given up")
+    wait_until(lambda: bool(made) and made[0].abandoned, 90, "the late communicator is given up")
 
 
 def model_on(*devices: str) -> Any:
@@ -158,7 +158,7 @@ def test_the_models_device_chooses_the_carrier(monkeypatch: pytest.MonkeyPatch) 
     assert find_carrier(model_on("cpu"), {}) is None
     assert find_carrier(model_on("cuda:0"), {"MALLETRAIN_BACKEND": "gloo"}) is None
     chosen = find_carrier(model_on("cpu", "cuda:0"), {})
-    assert chosen is not None and chosen.beside_limit
+    assert chosen is not None and chosen.connect_limit
     assert not chosen.takes(torch.zeros(1)), "tensors in host memory go by the host's carrier"
     monkeypatch.setattr(carriers, "_lacks_nccl", lambda environ: "NCCL 2.10.3")
     assert find_carrier(model_on("cuda:0"), {}) is None

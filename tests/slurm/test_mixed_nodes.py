@@ -86,7 +86,7 @@ def test_an_impossible_request_is_named_before_it_is_submitted(any_lab: Lab) -> 
     with lab.changed(unlike(lab), restart=True):
         kinds = node_kinds(Harvesting(lab).commands, "harvest")
         for needs, there in ((Requirements("fpga:3"), False), (Requirements("fpga:2", "ib"), True)):
-            assert any(needs.met_by_one_with(kind.gres, kind.features) for kind in kinds) is there
+            assert any(needs.satisfied_by_one_with(kind.gres, kind.features) for kind in kinds) is there
 
         harvest = Harvesting(lab)
         harvest.submit("--gres=fpga:3", most=2, tasks=2)

@@ -37,7 +37,7 @@ BACKEND_VARIABLE = "MALLETRAIN_BACKEND"
 
 #: A communicator that is not connected by then beside training is made between two steps instead: kernels of two
 #: communicators can wait for room that the other holds.
-BESIDE_LIMIT = timedelta(seconds=20)
+CONNECT_LIMIT = timedelta(seconds=20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class DeviceCarrier:
     #: Makes the communicator from a store, rank, size and time limit; blocks. Raises `PeerLost`.
     connect: Callable[[Any, int, int, timedelta], Collectives]
     load: Callable[[], None]  #: loads what the first communicator of a process needs, ahead of it; blocks
-    beside_limit: timedelta = BESIDE_LIMIT  #: how long connecting may take while another communicator trains
+    connect_limit: timedelta = CONNECT_LIMIT  #: how long connecting may take while another communicator trains
 
 
 def find_carrier(model: torch.nn.Module, environ: Mapping[str, str]) -> DeviceCarrier | None:
@@ -89,8 +89,8 @@ def _lacks_nccl(environ: Mapping[str, str]) -> str:
     if environ.get("CUDA_VISIBLE_DEVICES", "").startswith("MIG-"):
         # NCCL takes two slices of a GPU for one device ("Duplicate GPU detected") and has no path between
         # slices (github.com/NVIDIA/nccl/issues/1716).
-        given = environ["CUDA_VISIBLE_DEVICES"][:60]
-        return f"this process has a slice of a GPU ({given}), which NCCL does not connect"
+        devices = environ["CUDA_VISIBLE_DEVICES"][:60]
+        return f"this process has a slice of a GPU ({devices}), which NCCL does not connect"
     if not torch.distributed.is_nccl_available():
         return f"torch {torch.__version__} is built without NCCL"
     return ""

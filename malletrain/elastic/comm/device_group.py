@@ -41,7 +41,7 @@ class DeviceGroup:
     def __init__(self, collectives: Collectives, rank: int, size: int) -> None:
         self.rank = rank
         self.size = size
-        self.given_up = False
+        self.abandoned = False
         self._collectives: Collectives | None = collectives
         self._pending: list[_DeviceWork] = []
 
@@ -56,7 +56,7 @@ class DeviceGroup:
     def abandon(self) -> None:
         """Give the group up without waiting. A thread aborts it, and keeps alive the tensors that operations in
         progress may still write to."""
-        self.given_up = True  # before the abort: whoever sees an operation complete looks at this afterwards
+        self.abandoned = True  # before the abort: whoever sees an operation complete looks at this afterwards
         collectives, self._collectives = self._collectives, None
         if collectives is not None:
             held, self._pending = self._pending, []
@@ -82,12 +82,12 @@ class _DeviceWork:
             return True
         end = time.monotonic() + seconds
         while not self._is_complete():
-            if self._group.given_up:
+            if self._group.abandoned:
                 raise abandoned()
             if time.monotonic() >= end:
                 return False
             time.sleep(QUERY_INTERVAL_S)
-        if self._group.given_up:
+        if self._group.abandoned:
             raise abandoned()  # aborted operations complete too, with partial sums
         self.done, self._tensor = True, None
         return True
@@ -95,7 +95,7 @@ class _DeviceWork:
 
 class PairedGroup:
     """A `Group` that carries device tensors over `DeviceGroup` and everything else over `host`. The device part is
-    connected beside training (`connect_beside`), or between two steps (`connect_now`).
+    connected beside training (`connect_in_background`), or between two steps (`connect_now`).
 
     Args:
         takes: whether a tensor is the device part's.
@@ -118,7 +118,7 @@ class PairedGroup:
         self.flat: DeviceGroup | None = None  #: the device part, once it is connected
         self._abandoned = False
 
-    def connect_beside(self, limit: timedelta) -> None:
+    def connect_in_background(self, limit: timedelta) -> None:
         """Try to connect the device part while training goes on in another group. All members keep it, or none does.
         Raises `PeerLost`; `ElasticError`: the device of this process has failed."""
         attempt = self._begin("beside", limit)

@@ -45,7 +45,7 @@ def make_world_group(
 
     paired = _paired(group, carrier, meeting)
     try:
-        paired.connect_beside(carrier.beside_limit)
+        paired.connect_in_background(carrier.connect_limit)
     except BaseException:
         paired.abandon()
         raise

@@ -18,8 +18,8 @@ def unheard_with_state(job: JobMembership, holding: Mapping[str, bool]) -> dict[
     whose node is being taken back."""
     latest = _latest_runs(job)
     silent = {pilot: each for pilot, each in latest.items() if _is_unheard(each)}
-    heard = latest.keys() - silent.keys() - job.fenced
-    return {pilot: silent.get(pilot) for pilot in sorted(_warm(holding) - heard)}
+    reporting = latest.keys() - silent.keys() - job.fenced
+    return {pilot: silent.get(pilot) for pilot in sorted(_warm(holding) - reporting)}
 
 
 def silent_majorities(job: JobMembership, check: Check, holding: Mapping[str, bool]) -> dict[str, Worker | None]:

@@ -46,7 +46,7 @@ class JobsBehind:
         if not late and not self._had:
             return []
         fresh = [row for row in rows if known is not None and row.id not in known]
-        found = {row.id: met for row in fresh if (met := self._behind(row, late, now)) is not None}
+        found = {row.id: meeting for row in fresh if (meeting := self._behind(row, late, now)) is not None}
         passed_on = late.keys() | {head_of(name) for name in found}
         for row in rows:
             for node in row.nodes:

@@ -169,8 +169,8 @@ class MainJobsMet:
 
     def _meeting(self, node: str, row: SlurmJob, now: float) -> Event:
         left = self._left[node]
-        met = kinds.MainJobMet(row.id, row.user, row.submit_time, row.start_time, left.free_at, left.preempted)
-        return Event(now, met, left.job, left.pilot, node)
+        meeting = kinds.MainJobMet(row.id, row.user, row.submit_time, row.start_time, left.free_at, left.preempted)
+        return Event(now, meeting, left.job, left.pilot, node)
 
     def _look_at_put_off(self, snapshot: Snapshot, now: float) -> list[Event]:
         """Heterogeneous jobs that Slurm has put off since a pilot was preempted, and those of them that run now."""
@@ -186,8 +186,8 @@ class MainJobsMet:
         if self._put_off:
             for row in snapshot.holding:
                 if row.id in self._put_off and row.nodes:
-                    met = kinds.MainJobMet(row.id, row.user, row.submit_time, row.start_time, put_off=True)
-                    events.append(Event(now, met, node=row.nodes[0]))
+                    meeting = kinds.MainJobMet(row.id, row.user, row.submit_time, row.start_time, put_off=True)
+                    events.append(Event(now, meeting, node=row.nodes[0]))
         return events
 
     def to_ask(self, now: float) -> Collection[str]:

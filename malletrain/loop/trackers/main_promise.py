@@ -139,16 +139,17 @@ class PromiseTracker:
                 self._ask(self._of(main_job), event.at)
             case MainJobsArrived() as arrived:
                 self._restore(arrived, event.at)
-            case MainJobMet(main_job=main_job) as met:
+            case MainJobMet(main_job=main_job) as meeting:
                 waiting = self._of(main_job)
-                waiting.submitted_at = waiting.submitted_at if met.submitted_at is None else met.submitted_at
+                waiting.submitted_at = waiting.submitted_at if meeting.submitted_at is None else meeting.submitted_at
                 if not event.node:
                     self._ask(waiting, event.at)
-                    waiting.put_off, waiting.behind = waiting.put_off or met.put_off, waiting.behind or met.behind
-                elif met.waited_for:
-                    self._met_behind(event.node, met)
-                elif event.pilot or met.put_off:  # others are bounds, which earlier releases wrote
-                    self._met(waiting, event.node, met)
+                    waiting.put_off = waiting.put_off or meeting.put_off
+                    waiting.behind = waiting.behind or meeting.behind
+                elif meeting.waited_for:
+                    self._note_behind(event.node, meeting)
+                elif event.pilot or meeting.put_off:  # others are bounds, which earlier releases wrote
+                    self._note_meeting(waiting, event.node, meeting)
 
     def _of(self, main_job: str) -> _Waiting:
         waiting = self._waiting.setdefault(head_of(main_job), _Waiting())
@@ -251,8 +252,8 @@ class PromiseTracker:
         latest are left out: nothing is known of them yet."""
         begins = [at for at in (self._first_at, self._counts_from) if at < math.inf]
         begin, end = max(since, max(begins, default=now)), now - SETTLED_S
-        met = tuple(each.delay_s for each in self.delays(begin) if not each.behind and each.could_at <= end)
-        return begin, PromiseKept(max(self._arrived(begin, end), len(met)), met)
+        delays = tuple(each.delay_s for each in self.delays(begin) if not each.behind and each.could_at <= end)
+        return begin, PromiseKept(max(self._arrived(begin, end), len(delays)), delays)
 
     def curve(self, now: float, bounds_s: Sequence[float]) -> list[tuple[float, float, float]]:
         """What each bound of the 95th percentile costs, or would (`reserve_curve`), at this hour, by the numbers of
@@ -307,51 +308,58 @@ class PromiseTracker:
             lead = LONGEST_LEAD_S if submitted is None else at - (submitted + HALF_SECOND_S)
             waiting.could_at = at - min(LONGEST_LEAD_S, max(0.0, lead))
 
-    def _met(self, waiting: _Waiting, node: str, met: MainJobMet) -> None:
+    def _note_meeting(self, waiting: _Waiting, node: str, meeting: MainJobMet) -> None:
         """A main job has a node that a pilot left: how long that took, and how much later it started for it."""
-        if met.started_at is None:
+        if meeting.started_at is None:
             return
-        known = self._delays.get(met.main_job)
+        known = self._delays.get(meeting.main_job)
         if known is None:
             could_at = waiting.could_at
-            if met.started_at - could_at > LONGEST_WAIT_S:  # it was another task, or no pilot had been asked
-                submitted = -math.inf if met.submitted_at is None else met.submitted_at
+            if meeting.started_at - could_at > LONGEST_WAIT_S:  # it was another task, or no pilot had been asked
+                submitted = -math.inf if meeting.submitted_at is None else meeting.submitted_at
                 # The pilot was still there when the job came, though no look in between showed it waiting.
-                came_before = met.submitted_at is not None and (met.left_at or 0.0) > submitted + 1.0
-                if not (met.preempted or met.put_off or came_before):
+                came_before = meeting.submitted_at is not None and (meeting.left_at or 0.0) > submitted + 1.0
+                if not (meeting.preempted or meeting.put_off or came_before):
                     return
-                longest_s = LONGEST_WAIT_S if met.put_off else max(LONGEST_LEAD_S, self._cycle_s)
-                could_at = max(submitted, met.started_at - longest_s) + HALF_SECOND_S
-            known = MainJobDelay(met.main_job, met.user, could_at, met.started_at, ())
-        left = met.started_at if met.left_at is None else min(met.left_at, met.started_at)
-        wait = max(0.0, met.started_at + HALF_SECOND_S - known.could_at)
-        put_off = met.put_off or waiting.put_off
-        by_backfill = not put_off and met.started_at - left > QUICK_START_S and self._cycle_s > 0
+                longest_s = LONGEST_WAIT_S if meeting.put_off else max(LONGEST_LEAD_S, self._cycle_s)
+                could_at = max(submitted, meeting.started_at - longest_s) + HALF_SECOND_S
+            known = MainJobDelay(meeting.main_job, meeting.user, could_at, meeting.started_at, ())
+        left = meeting.started_at if meeting.left_at is None else min(meeting.left_at, meeting.started_at)
+        wait = max(0.0, meeting.started_at + HALF_SECOND_S - known.could_at)
+        put_off = meeting.put_off or waiting.put_off
+        by_backfill = not put_off and meeting.started_at - left > QUICK_START_S and self._cycle_s > 0
         # Where only backfill could start the job, one of its cycles would have done so without pilots, too.
         cycles = by_backfill and waiting.behind
-        self._delays[met.main_job] = replace(
+        self._delays[meeting.main_job] = replace(
             known, nodes=known.nodes if node in known.nodes else (*known.nodes, node),
             freed_s=max(known.freed_s or 0.0, min(wait, left + HALF_SECOND_S - known.could_at)),
             delay_s=max(known.delay_s, self._cycle_s * math.floor(wait / self._cycle_s) if cycles else wait),
-            by_backfill=known.by_backfill or by_backfill, preempted=known.preempted + met.preempted,
+            by_backfill=known.by_backfill or by_backfill, preempted=known.preempted + meeting.preempted,
             put_off=known.put_off or put_off,
         )  # fmt: skip
         trim(self._delays, MAX_DELAYS)
 
-    def _met_behind(self, node: str, met: MainJobMet) -> None:
+    def _note_behind(self, node: str, meeting: MainJobMet) -> None:
         """It waited behind a main job that pilots delayed: it is later by that at most, or by its own wait."""
-        if met.started_at is None:
+        if meeting.started_at is None:
             return
-        ahead = [each.delay_s for name, each in self._delays.items() if head_of(name) == met.waited_for]
-        could_at = (met.started_at if met.submitted_at is None else met.submitted_at) + HALF_SECOND_S
-        delay = min(max(ahead, default=0.0), max(0.0, met.started_at + HALF_SECOND_S - could_at))
-        known = self._delays.get(met.main_job)
+        ahead = [each.delay_s for name, each in self._delays.items() if head_of(name) == meeting.waited_for]
+        could_at = (meeting.started_at if meeting.submitted_at is None else meeting.submitted_at) + HALF_SECOND_S
+        delay = min(max(ahead, default=0.0), max(0.0, meeting.started_at + HALF_SECOND_S - could_at))
+        known = self._delays.get(meeting.main_job)
         if delay <= 0 or (known is not None and known.delay_s >= delay):
             return
-        since, nodes = met.started_at + HALF_SECOND_S - delay, (node,) if known is None else known.nodes
+        since, nodes = meeting.started_at + HALF_SECOND_S - delay, (node,) if known is None else known.nodes
         freed_s = None if known is None else known.freed_s
-        self._delays[met.main_job] = MainJobDelay(
-            met.main_job, met.user, since, met.started_at, nodes, freed_s, delay, behind=met.waited_for
+        self._delays[meeting.main_job] = MainJobDelay(
+            meeting.main_job,
+            meeting.user,
+            since,
+            meeting.started_at,
+            nodes,
+            freed_s,
+            delay,
+            behind=meeting.waited_for,
         )
         trim(self._delays, MAX_DELAYS)
 

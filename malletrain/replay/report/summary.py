@@ -88,8 +88,11 @@ def key_figures(answer: Replay) -> Iterator[tuple[str, str]]:
         yield "nodes on which pilots start a minute, which slurmctld has to serve", starts
     delay = score.main_delay
     if delay is not None:
-        met = delay.starts_on_pilots / (delay.starts or 1)
-        yield "main jobs' starts that met a pilot, as modelled", f"{met:.1%}; mean delay of all {delay.mean_s:.2f} s"
+        share = delay.starts_on_pilots / (delay.starts or 1)
+        yield (
+            "main jobs' starts that met a pilot, as modelled",
+            f"{share:.1%}; mean delay of all {delay.mean_s:.2f} s",
+        )
 
 
 def trainings(answer: Replay) -> str:

@@ -68,7 +68,7 @@ def modelled(starts: int, starts_on_pilots: int, reaction: Reaction) -> MainDela
     )
 
 
-def parse_reaction(given: str, where: str) -> Reaction:
+def parse_reaction(words: str, where: str) -> Reaction:
     """The reaction that a site's own words give: the output of `scontrol show config`, of `sdiag`, or both in a row.
 
     bf_interval and the length of the last backfill cycle make the cycle; whether there is an epilog is said, how long
@@ -77,14 +77,14 @@ def parse_reaction(given: str, where: str) -> Reaction:
     Raises:
         InvalidInput: neither command's output.
     """
-    config = text.config(given)
+    config = text.config(words)
     parameters = dict(part.partition("=")[::2] for part in config.get("SchedulerParameters", "").split(",") if part)
     interval = scalars.number(parameters.get("bf_interval", ""), int(DEFAULT_CYCLE_S))
-    diagnosis = sdiag.parse(given, float(interval))
+    diagnosis = sdiag.parse(words, float(interval))
     if "SLURM_VERSION" not in config and diagnosis.at is None:
         raise InvalidInput(where, "is neither the output of `scontrol show config` nor of `sdiag`")
     said = ["scontrol show config"] * ("SLURM_VERSION" in config) + ["sdiag"] * (diagnosis.at is not None)
-    epilog = next((line.partition("=")[2] for line in given.splitlines() if line.startswith("epilog_s=")), "")
+    epilog = next((line.partition("=")[2] for line in words.splitlines() if line.startswith("epilog_s=")), "")
     has_epilog = config.get("Epilog", "(null)") not in ("(null)", "")
     if has_epilog and not epilog:
         said.append("an epilog of unknown length, taken as 0 s; add a line epilog_s=SECONDS")

@@ -158,7 +158,7 @@ def _within(
     use: Floats,
     most: float,
     at: Callable[[float], Ints],
-    beside: Callable[[float], float] = _nothing,
+    others_use: Callable[[float], float] = _nothing,
 ) -> tuple[Ints, float]:
     """Rows that use at most `most` in all, and the price that does it. No job gets more nodes than in `rows`.
     `beside`: what others use at a price, from the same."""
@@ -169,14 +169,14 @@ def _within(
     def priced(mu: float) -> Ints:
         return np.minimum(rows, at(mu))
 
-    if used(rows) + beside(0.0) <= most:
+    if used(rows) + others_use(0.0) <= most:
         return rows, 0.0
     low, high = 0.0, MAX_PRICE
     for _ in range(MAX_BISECTIONS):
         mu = math.sqrt(low * high) if low > 0 else high / 1e6 if high > 1e-12 else high / 2
-        low, high = (mu, high) if used(priced(mu)) + beside(mu) > most else (low, mu)
+        low, high = (mu, high) if used(priced(mu)) + others_use(mu) > most else (low, mu)
     lean, wide = priced(high), priced(low)
-    most = max(most - beside(high), min(most, used(lean)))
+    most = max(most - others_use(high), min(most, used(lean)))
     if used(lean) > most:  # even the cheapest widths are too dear
         lean, wide = np.where(use[lean] > 0, table.start[:-1], lean), lean
     out, spent = lean.copy(), used(lean)

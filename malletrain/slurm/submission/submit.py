@@ -100,7 +100,7 @@ def check_nodes(kinds: Sequence[NodeKind], request: BatchRequest) -> None:
     held array that no node can serve, and would never start it. Raises `InvalidInput`: it has none, or fewer."""
     needs = Requirements(request.gres, request.constraint)
     there = sum(kind.nodes for kind in kinds)
-    can = sum(kind.nodes for kind in kinds if needs.met_by_one_with(kind.gres, kind.features))
+    can = sum(kind.nodes for kind in kinds if needs.satisfied_by_one_with(kind.gres, kind.features))
     if not there:  # sinfo shows none: PrivateData may hide them
         return
     where = f"partition {request.partition}"

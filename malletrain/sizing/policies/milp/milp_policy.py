@@ -94,13 +94,13 @@ def sized_by_class(problem: Problem, classes: ClassTable) -> Sizes:
 
 def _class_limits(problem: Problem, classes: ClassTable) -> ConstraintRows:
     """The nodes of each class, and the problem's side constraints."""
-    beside = constraint_rows(problem, classes.values)
+    side = constraint_rows(problem, classes.values)
     most = np.maximum(classes.counts.max(axis=1, initial=0), 1).astype(np.float64)
     supply = np.array([problem.classes[name] for name in classes.names], dtype=np.float64)
     return ConstraintRows(
-        (*(f"nodes of class {name}" for name in classes.names), *beside.names[1:]),
-        np.concatenate((classes.counts / most[:, None], beside.coefficient[1:])),
-        np.concatenate((supply / most, beside.upper[1:])),
+        (*(f"nodes of class {name}" for name in classes.names), *side.names[1:]),
+        np.concatenate((classes.counts / most[:, None], side.coefficient[1:])),
+        np.concatenate((supply / most, side.upper[1:])),
     )
 
 
