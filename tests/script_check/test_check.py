@@ -193,7 +193,15 @@ def test_a_worker_that_is_let_go_says_why(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_script_without_a_session_is_told_how_to_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "plain.py").write_text("import torch\nfor _ in range(1000):\n    torch.randn(8, 4).sum()\n")
+    (tmp_path / "plain.py").write_text(
+        "import torch\n"
+        "model = torch.nn.Linear(4, 3)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for _ in range(1000):\n"
+        "    optimizer.zero_grad()\n"
+        "    model(torch.randn(8, 4)).sum().backward()\n"
+        "    optimizer.step()\n"
+    )
     result = said(tmp_path, monkeypatch, str(tmp_path / "plain.py"))
     assert result.exit_code == 1
     assert result.output.startswith("NOT MALLEABLE YET")

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from malletrain.study import report, storage
+from malletrain.study import storage, trial_records
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -75,7 +75,7 @@ def call(verb: str, path: Path, *options: str, timeout: float = 600.0) -> subpro
 def rows(path: Path) -> list[dict[str, Any]]:
     """The trials, as `malletrain study trials --json` lists them."""
     study = storage.load(str(storage.default_path(path)), path.stem)
-    return [report.row(trial) for trial in study.get_trials(deepcopy=False)]
+    return [trial_records.row(trial) for trial in study.get_trials(deepcopy=False)]
 
 
 def ended(path: Path) -> dict[str, int]:
