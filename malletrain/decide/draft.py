@@ -159,8 +159,7 @@ class Draft:
         return self.unfit[job].nodes if job in self.unfit else frozenset()
 
     def refuse(self, subject: str | int, *why: str) -> None:
-        """Something was considered and is not done, where that has a reason. `subject`: a job's
-        number, or what it is."""
+        """Note that something is not done, where there is a reason. `subject`: a job's number, or a name."""
         name = f"job {subject}" if isinstance(subject, int) else subject
         self.refusals += [Refusal(name, each) for each in why if each]
 

@@ -157,9 +157,8 @@ def unfit_nodes(draft: Draft) -> dict[int, Unfit]:
         arrays = sorted({pilot.partition("_")[0] for pilot in view.pilots}) if asked else ()
         needs = next((asked[array] for array in arrays if array in asked), Requirements())
         if needs not in lacking:
-            lacking[needs] = frozenset(
-                [n for n in shared if not needs.satisfied_by(snapshot.node[n])] if needs else ()
-            )
+            named = shared if needs else ()
+            lacking[needs] = frozenset(n for n in named if not needs.satisfied_by(snapshot.node[n]))
         without, rests = lacking[needs], resting.get(job_id, {})
         nodes = without.union(rests.keys() & set(shared) if rests else ())
         nodes = nodes.difference(pilot.node for pilot in view.staying)

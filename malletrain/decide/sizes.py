@@ -229,7 +229,7 @@ def replace_stragglers(draft: Draft) -> None:
         pilot, stand_in = mine[chosen.pilot], for_whom.get(chosen.pilot)
         slow_one = f"{pilot.id} on {pilot.node}: {chosen.reason}"
         avoids, held = situation.avoided.get(job, {}), draft.live[job].held
-        barred = {*avoids, *(draft.barred(job))}
+        barred = draft.barred(job).union(avoids)
         hole = next((each for each in draft.free if each.node not in barred), None)
         if stand_in is not None:
             uncounted.add(pilot.id)

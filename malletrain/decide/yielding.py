@@ -403,10 +403,9 @@ class NodesLeft:
         key = job.partition, asked
         if key not in self._having:
             partitions = set(job.partition.split(","))
-            kinds = [
-                not partitions.isdisjoint(n.partitions) and (not asked or asked.satisfied_by(n)) for n in self._kinds
-            ]
-            self._having[key] = np.array(kinds, np.bool_)[self._kind]
+            there = [not partitions.isdisjoint(n.partitions) for n in self._kinds]
+            fits = [not asked or asked.satisfied_by(n) for n in self._kinds]
+            self._having[key] = np.logical_and(there, fits)[self._kind]
         return self._having[key]
 
     def _suffice(self, job: SlurmJob, open_to: Mask) -> bool:
