@@ -345,12 +345,16 @@ class GradientReducer:
         parts, gradients = [], []
         for index, part in zip(bucket.members, self._parts(flat, bucket), strict=True):
             gradient = self.parameters[index].grad
-            if gradient is not None:
+            if gradient is None or not factor:
+                part.zero_()
+            elif finiteness.runs_ahead(part.device):
                 parts.append(part)
                 gradients.append(gradient)
-        flat.zero_()
-        if gradients and factor:
-            torch._foreach_add_(parts, gradients, alpha=factor)
+            else:
+                torch.mul(gradient, factor, out=part)  # the memory is passed over once
+        if parts:  # one kernel serves all
+            torch._foreach_copy_(parts, gradients)
+            torch._foreach_mul_(parts, factor)
         if self._noise is not None and self._measured:
             self._noise.add_local(flat)
         self._sent.append(flat)
