@@ -159,7 +159,7 @@ class Runtime:
         self.shared = SharedValues()
         self.state.track(SCRIPT_VALUES, self.shared)
         decisive = (settings.seed, settings.shuffle, settings.drop_last, settings.reduction, settings.virtual_shards)
-        self.state.terms = repr((length, batch, digest, *decisive))
+        self.state.terms = repr((length, batch, *decisive, digest))
         if streams is not None:
             self.state.track("malletrain.streams", positions)
         self.session_batch.attach(self.state, self.state.optimizers)

@@ -159,7 +159,7 @@ class PairedGroup:
         if self.flat is None and self._abandoned:
             raise abandoned()
         if self.flat is None:
-            raise ElasticError("device tensors cannot be summed before connect_beside or connect_now")
+            raise ElasticError("device tensors cannot be summed before connect_in_background or connect_now")
         return self.flat.all_reduce(tensor)
 
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> None:
