@@ -9,9 +9,6 @@ import itertools
 import json
 import os
 import secrets
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -47,6 +44,7 @@ from malletrain.script_check.comparison import (
     unlike_static_runs,
     unsettled,
 )
+from malletrain.script_check.forked_runs import ForkedRun, Starter
 from malletrain.script_check.likely_causes import likely_causes
 from malletrain.script_check.local_coordinator import LocalCoordinator
 from malletrain.script_check.unmet_conditions import unmet_conditions
@@ -58,6 +56,9 @@ PATIENCE_S = 180.0
 PATIENT = MembershipSettings(check_in_s=60.0, reconnect_s=60.0)
 JOB, ARRAY = 1, 1
 STATIC, REPEATED = "static", "repeated"
+
+#: Runs that need no other worker.
+ALONE = (STATIC, REPEATED, NUDGED, TRACED_RUN)
 
 #: Lines of the script that are named as causes, and characters of each.
 MAX_CAUSES, MAX_TEXT = 3, 100
@@ -326,29 +327,25 @@ class _Run:
         self, folder: Path, command: Sequence[str], at_epoch: int | None = None, checkpoints: Path | None = None
     ) -> None:
         self._folder = folder
-        self._command = [sys.executable, "-P", "-m", "malletrain.script_check.checked_script", *command]
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._processes: dict[str, ForkedRun] = {}
         self._at_epoch, self._checkpoints = at_epoch, checkpoints
         self._of_pair: LocalCoordinator | None = None
         self.text = Path(command[0]).read_text(errors="replace")
         secret = secrets.token_hex()
         (folder / "secret").write_text(secret)
         self.coordinator = LocalCoordinator(secret, JOB, JobTerms(sizes=(1, 3)), PATIENT)
+        self._starters = {
+            seed: Starter(folder, command, self._common_environment(seed), folder / f"log-seed-{seed}")
+            for seed in ("0", "random")
+        }
 
     def spawn(self, name: str) -> None:
         """Start a worker."""
-        with (self._folder / f"log-{name}").open("wb") as log:
-            self._processes[name] = subprocess.Popen(
-                self._command,
-                env=self._environment(name),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        starter = self._starters[_seed_of_hashes(name)]
+        self._processes[name] = starter.start(self._environment(name), self._folder / f"log-{name}")
 
-    def _environment(self, name: str) -> dict[str, str]:
-        """As a process of a job of one task each has it, or one that is in none."""
+    def _common_environment(self, seed: str) -> dict[str, str]:
+        """What processes have with this seed of hashes; they are in no job."""
         kept = {
             key: value
             for key, value in os.environ.items()
@@ -357,18 +354,20 @@ class _Run:
         }
         # Each run with as many threads: they decide how a matrix product is rounded.
         threads = str(max(1, (os.cpu_count() or 1) // 3))
-        environ = {"OMP_NUM_THREADS": threads, **kept, "MALLETRAIN_CHECK_DIR": str(self._folder)}
+        default = {"OMP_NUM_THREADS": threads, "PYTHONHASHSEED": seed}
+        return {**default, **kept, "MALLETRAIN_CHECK_DIR": str(self._folder)}
+
+    def _environment(self, name: str) -> dict[str, str]:
+        """As a process of a job of one task each has it, or one that is in none."""
+        environ = self._common_environment(_seed_of_hashes(name))
         # As torchrun --standalone --nproc-per-node=1 sets it, for scripts that ask torch.distributed for their node.
         environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
         environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port("127.0.0.1"))}
-        alone = name in (STATIC, REPEATED, NUDGED, TRACED_RUN)
+        alone = name in ALONE
         job = name if alone else "pair" if name in PAIR else "job"
         environ["MALLETRAIN_CHECKPOINT_DIR"] = str(self._folder / f"checkpoints-{job}")
         if alone:
             environ[NAME_VARIABLE] = name
-        # (In workers that join, what follows from the order of a set is another thing.)
-        if alone or name in ("0", PAIR[0]):
-            environ.setdefault("PYTHONHASHSEED", "0")
         if self._at_epoch is not None:
             environ[EPOCH_VARIABLE] = str(self._at_epoch)
         if self._checkpoints is not None:
@@ -478,8 +477,7 @@ class _Run:
         return "\n".join(path.read_text(errors="replace").splitlines()[-12:]) if path.exists() else ""
 
     def kill(self, name: str) -> None:
-        process = self._processes.pop(name)
-        _kill(process)
+        self._processes.pop(name).kill()
 
     def result(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = torch.load(self._folder / f"result-{name}.pt", weights_only=True)
@@ -493,7 +491,9 @@ class _Run:
 
     def end(self) -> None:
         for process in self._processes.values():
-            _kill(process)
+            process.kill()
+        for starter in self._starters.values():
+            starter.end()
         self.coordinator.stop()
         if self._of_pair is not None:
             self._of_pair.stop()
@@ -507,7 +507,6 @@ class _Run:
         return self._of_pair
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+def _seed_of_hashes(name: str) -> str:
+    """In workers that join, what follows from the order of a set is another thing."""
+    return "0" if name in ALONE or name in ("0", PAIR[0]) else "random"

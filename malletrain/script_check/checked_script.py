@@ -1,10 +1,10 @@
 """Runs a training script for some steps as one worker of a check, and writes down what it arrives at.
 
-`python -m malletrain.script_check.checked_script SCRIPT ARGUMENTS...` with a folder MALLETRAIN_CHECK_DIR that is the
-user's alone. There, `secret` is what a worker presents to the coordinator. A worker that joins begins once `go-NAME`
-is there. At two chosen steps of its first session, and at one of the second, a worker writes `held-NAME` and waits
-until `stage` has a higher number. After the epoch in which it has made enough steps it lets the script go on to its
-own end. As it ends it writes `result-NAME.pt` and `end-NAME.json`.
+Its environment names a folder MALLETRAIN_CHECK_DIR that is the user's alone. There, `secret` is what a worker
+presents to the coordinator. A worker that joins begins once `go-NAME` is there. At two chosen steps of its first
+session, and at one of the second, a worker writes `held-NAME` and waits until `stage` has a higher number. After the
+epoch in which it has made enough steps it lets the script go on to its own end. As it ends it writes
+`result-NAME.pt` and `end-NAME.json`.
 """
 
 from __future__ import annotations
@@ -384,7 +384,7 @@ def _seed(number: int) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Run the script; exit status 0 once it has made its steps."""
+    """Run a script with its arguments; exit status 0 once it has made its steps."""
     folder = Path(os.environ["MALLETRAIN_CHECK_DIR"])
     name = os.environ.get("SLURM_ARRAY_TASK_ID") or os.environ[NAME_VARIABLE]
     secret = folder / "secret"
@@ -432,7 +432,3 @@ def _end_by(error: BaseException, recorder: Recorder) -> tuple[str, str]:
     if isinstance(error, ElasticError):
         return "refused", f"{error}{at}"
     return "failed", f"{type(error).__name__}: {error}".strip() + at
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -145,7 +145,8 @@ def test_a_static_run_may_begin_a_session_before_the_first_has_ended(tmp_path: P
     second = UNSEEDED[UNSEEDED.index("s = elastic") :].replace("s.epochs(50)", "s.epochs(2)")
     first = second.replace("s.epochs(2)", "range(1)").replace("s.finish()", "")
     (tmp_path / "two.py").write_text(UNSEEDED[: UNSEEDED.index("s = elastic")] + first + second)
-    command = [sys.executable, "-m", "malletrain.script_check.checked_script", str(tmp_path / "two.py")]
+    run = "import sys; from malletrain.script_check.checked_script import main; main(sys.argv[1:])"
+    command = [sys.executable, "-c", run, str(tmp_path / "two.py")]
     environ = outside_slurm(MALLETRAIN_CHECK_DIR=str(tmp_path), MALLETRAIN_CHECK_NAME="static")
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=180, check=False)
     assert json.loads((tmp_path / "end-static.json").read_text())["kind"] == "done", done.stderr
