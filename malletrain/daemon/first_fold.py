@@ -1,13 +1,16 @@
 """What a daemon knows when it starts: its journal, folded."""
 
 import itertools
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from malletrain.learn.prior_jobs import MAX_PRIOR_JOBS, application_of
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.membership.next_world import LastWorlds, last_worlds
-from malletrain.store.start import FOLDED_WHOLE, what_counts
+from malletrain.loop.trackers.account_usage import MAX_JOBS_PER_ACCOUNT
+from malletrain.store.start import FOLDED_WHOLE, MeasuredJob, what_counts
 
 #: Events that are folded in one go: what is known of worlds is copied for each.
 _BATCH_EVENTS = 50_000
@@ -26,10 +29,24 @@ def folded(journal: Path, whole: int = FOLDED_WHOLE) -> FirstFold:
     """Fold the journal, as `malletrain.store.start` reads it. Raises StoreError: it cannot be read."""
     ledger, count = Ledger(), 0
     worlds: dict[int, LastWorlds] = {}
-    old_stays, events = what_counts(journal, whole)
+    old_stays, events = what_counts(journal, _that_tell, whole)
     for stay in old_stays:
         ledger.usage.add(*stay)
     while batch := list(itertools.islice(events, _BATCH_EVENTS)):
         ledger.apply(batch)
         worlds, count = last_worlds(batch, worlds), count + len(batch)
     return FirstFold(count, ledger, worlds)
+
+
+def _that_tell(over: Sequence[MeasuredJob]) -> list[int]:
+    """The newest of each application that were measured on several sizes, and the newest of each account: from them
+    follow the curves of new jobs, and what accounts submit."""
+    of_application, of_account, found = Counter[tuple[str, str]](), Counter[str](), []
+    for each in reversed(over):
+        key = application_of(each.user, each.name)
+        is_evidence = each.sizes > 1 and of_application[key] < MAX_PRIOR_JOBS
+        of_application[key] += is_evidence
+        if is_evidence or of_account[each.account] < MAX_JOBS_PER_ACCOUNT:
+            found.append(each.id)
+        of_account[each.account] += 1
+    return found

@@ -72,8 +72,13 @@ def kinds(prior_jobs: PriorJobs | None, scaling: Scaling | None = None) -> tuple
 
 
 def application(job: MalleableJob) -> tuple[str, str]:
+    """That of a job: see `application_of`."""
+    return application_of(job.user, job.name)
+
+
+def application_of(user: str, name: str) -> tuple[str, str]:
     """Jobs with the same are taken for trials of one study, or runs of one script: user, and name without number."""
-    return job.user, re.sub(r"[-_.# ]*\d+$", "", job.name)
+    return user, re.sub(r"[-_.# ]*\d+$", "", name)
 
 
 _NO_POINTS = Points.of([])

@@ -1,13 +1,15 @@
 """What a start reads of the journal: of a long one not every event, since each takes some 20 us to fold.
 
 The newest events are read, all of jobs that were not over before these, and of jobs that were what outlives them:
-what their applications have measured, what their accounts have used (by the table of stays), and how main jobs fared.
+what some of them have measured, what their accounts have used (by the table of stays), and how main jobs fared.
 What operators asked for counts always. What starts and changes of size cost is learnt from the newest alone."""
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, select, union
+from sqlalchemy import ColumnElement, func, select, union
 
 from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import ACTIVE_PHASES
@@ -30,7 +32,6 @@ _ALWAYS = (
     EventKind.JOB_COMPLETED,
     EventKind.JOB_FAILED,
     EventKind.JOB_NOTIFIED,
-    EventKind.SAMPLES,
     EventKind.NODE_AILS,
     EventKind.MAIN_ARRIVED,
     EventKind.MAIN_MET,
@@ -42,7 +43,21 @@ _ALWAYS = (
 Stay = tuple[str, int, float, float]
 
 
-def what_counts(path: Path, whole: int = FOLDED_WHOLE) -> tuple[Sequence[Stay], Iterator[Event]]:
+class MeasuredJob(NamedTuple):
+    """A job that is over, and on how many sizes it has measured its throughput."""
+
+    id: int
+    user: str
+    name: str
+    account: str
+    sizes: int
+
+
+#: Of jobs that are over, the first to end first, those whose measurements count.
+Choice = Callable[[Sequence[MeasuredJob]], Collection[int]]
+
+
+def what_counts(path: Path, choice: Choice, whole: int = FOLDED_WHOLE) -> tuple[Sequence[Stay], Iterator[Event]]:
     """The stays whose events are left out, by their end; and the events that count, in order. Nothing may be written
     to the journal meanwhile. Raises StoreError: it cannot be read."""
     engine = reader_engine(path, connections=1)
@@ -53,11 +68,16 @@ def what_counts(path: Path, whole: int = FOLDED_WHOLE) -> tuple[Sequence[Stay], 
             since = connection.execute(first).scalar()
             if since is None or newest <= 0:
                 return (), read_events(path)
-            stay, job = t.stay.c, t.job.c
+            stay, job, event = t.stay.c, t.job.c, t.event.c
             stays = select(job.account, stay.job, stay.started_at, stay.ended_at).join(t.job, job.id == stay.job)
             counted = (_was_over(since), stay.ended_at > since - _USE_COUNTS_S)
             found = connection.execute(stays.where(*counted).order_by(stay.ended_at, stay.id)).all()
-            return [tuple(row) for row in found], _events(path, newest, since)
+            sizes = func.count(func.json_extract(event.data, "$.nodes").distinct())
+            columns = (job.id, job.user, job.name, job.account, sizes)
+            measured = select(*columns).join(t.event, (event.job == job.id) & (event.kind == EventKind.SAMPLES))
+            over = measured.where(_was_over(since)).group_by(job.id).order_by(job.ended_at, job.id)
+            chosen = choice([MeasuredJob(*row) for row in connection.execute(over)])
+            return [tuple(row) for row in found], _events(path, newest, since, chosen)
     finally:
         engine.dispose()
 
@@ -68,16 +88,21 @@ def _was_over(since: float) -> ColumnElement[bool]:
     return (t.job.c.ended_at < since) & t.job.c.id.not_in(active)
 
 
-def _events(path: Path, newest: int, since: float) -> Iterator[Event]:
+def _events(path: Path, newest: int, since: float, chosen: Collection[int]) -> Iterator[Event]:
     event = t.event.c
     others = select(t.job.c.id).where(_was_over(since))
     mine = select(event.seq).where(event.job.in_(select(t.job.c.id).where(t.job.c.id.not_in(others))))
     always = select(event.seq).where(event.kind.in_(_ALWAYS))
-    query = select(t.event).where(event.seq <= newest, event.seq.in_(union(mine, always))).order_by(event.seq)
+    numbers = func.json_each(json.dumps(sorted(chosen))).table_valued("value")  # old SQLite takes 999 parameters
+    samples = select(event.seq).where(event.kind == EventKind.SAMPLES, event.job.in_(select(numbers.c.value)))
+    found = select(t.event).where(event.seq <= newest, event.seq.in_(union(mine, samples, always)))
+    query = found.order_by(event.seq).execution_options(yield_per=READ_BATCH)
     engine = reader_engine(path, connections=1)
     try:
         with storage_errors(path), engine.begin() as connection:
-            yield from map(row_event, connection.execution_options(yield_per=READ_BATCH).execute(query))
+            yield from map(
+                row_event, connection.execution_options(yield_per=READ_BATCH).execute(query.order_by(event.seq))
+            )
     finally:
         engine.dispose()
     yield from read_events(path, after=newest)

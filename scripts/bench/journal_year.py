@@ -3,7 +3,8 @@
 The events of a site are appended day by day, with the times that they would have, and tended as the daemon does;
 nothing else is simulated. By default that of 10,000 nodes: 100 pilots at a time in 50 jobs, a look every 10 s that
 finds other counts and holes, jobs of two days, pilots of half an hour. Windows of training come every `--window-s`
-seconds of each job: at the shortest, 3 s, a day has 1.4 million. At the end the journal is read as a start reads it.
+seconds of each job in the last day; before it one a quarter of an hour, for upkeep leaves one an hour, and of days
+whose events upkeep has deleted at the end only what leaves rows. At the end the journal is read as a start reads it.
 
     python -m scripts.bench.journal_year --fold 10 4000 40000
 
@@ -12,6 +13,7 @@ prints what folding an event of a pilot's end takes where so many pilots of one 
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import os
@@ -46,12 +48,17 @@ from malletrain.domain.event import (
 from malletrain.domain.job import MalleableJob
 from malletrain.loop.ledger import Ledger
 from malletrain.store.journal import SqliteJournal
-from malletrain.store.upkeep import DAY_S, Upkeep
+from malletrain.store.upkeep import DAY_S, Retention, Upkeep
 from scripts.bench.shared import options_of
 
 START = 1_760_000_000.0
 STAY_S, JOB_S, LOOK_S = 1800.0, 2 * DAY_S, 10.0
+MERGED_WINDOW_S = 870.0
 BATCH = 2000
+
+
+#: Of which rows outlive the events: of jobs, and of their time on nodes.
+LEAVE_ROWS = (JobAnnounced, ArrayAttached, TasksAdded, PilotStarted, WorkerLeft, PilotHeld, JobCompleted)
 
 
 def day_of_site(day: int, jobs: int, pilots_a_job: int, window_s: float) -> Iterator[Event]:
@@ -62,6 +69,14 @@ def day_of_site(day: int, jobs: int, pilots_a_job: int, window_s: float) -> Iter
         _site(begin, jobs),
     ]
     yield from sorted(itertools.chain.from_iterable(streams), key=lambda event: event.at)
+
+
+def _as_left_by_upkeep(day: int, asked: argparse.Namespace) -> Iterator[Event]:
+    """A day's events, less those of which upkeep leaves nothing until the last day."""
+    window_s = asked.window_s if day == asked.days - 1 else MERGED_WINDOW_S
+    events = day_of_site(day, asked.jobs, asked.pilots, window_s)
+    deleted = (asked.days - day) * DAY_S > Retention().jobs_s + JOB_S
+    return (event for event in events if not deleted or isinstance(event.payload, LEAVE_ROWS))
 
 
 def _site(begin: float, jobs: int) -> Iterator[Event]:
@@ -149,7 +164,7 @@ def main() -> None:
         folder = Path(name)
         with SqliteJournal(folder / "journal.db") as journal:
             for day in range(asked.days):
-                events = day_of_site(day, asked.jobs, asked.pilots, asked.window_s)
+                events = _as_left_by_upkeep(day, asked)
                 while batch := list(itertools.islice(events, BATCH)):
                     journal.append(batch)
                 for _ in range(3):  # the daemon tends it each hour: freed pages are given back bit by bit

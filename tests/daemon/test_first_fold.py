@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.daemon.first_fold import folded
+from malletrain.daemon.first_fold import _that_tell, folded
 from malletrain.domain.event import Event, JobAnnounced, JobCompleted, OperatorRequest, Payload, SamplesReported
 from malletrain.loop.ledger import Ledger
 from malletrain.store.journal import SqliteJournal
-from malletrain.store.start import what_counts
+from malletrain.store.start import MeasuredJob, what_counts
 from scripts.bench.journal_year import day_of_site
 from tests.world import START, job
 
@@ -72,10 +72,18 @@ def test_a_new_job_of_an_application_knows_what_earlier_ones_have_measured(path:
 
 
 def test_a_start_of_a_short_journal_reads_every_event(path: Path) -> None:
-    stays, events = what_counts(path)
+    stays, events = what_counts(path, lambda over: ())
     ledger = Ledger()
     with SqliteJournal(path) as journal:
         ledger.apply(journal.read())
         assert list(events) == list(journal.read())
     assert stays == ()
     assert folded(path).ledger.views() == ledger.views()
+
+
+def test_of_jobs_that_are_over_the_newest_measurements_are_read() -> None:
+    over = [MeasuredJob(n, "eve", f"run-{n}", "ml", 1 + n % 2) for n in range(1, 301)]
+    chosen = _that_tell(over)
+    assert set(chosen) == set(range(201, 301))
+    over += [MeasuredJob(n, "eve", "other", "ml", 1) for n in range(301, 401)]
+    assert set(_that_tell(over)) == set(range(301, 401)) | set(range(285, 301, 2))
