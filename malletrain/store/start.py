@@ -18,9 +18,8 @@ from malletrain.store.database import reader_engine, storage_errors
 from malletrain.store.encoding import row_event
 from malletrain.store.journal import READ_BATCH, last_number, read_events
 
-#: So many of the newest events are read whole: those of a day of 10,000 nodes, whose windows of training are merged
-#: after two hours.
-FOLDED_WHOLE = 200_000
+#: So many of the newest events are read whole: those of a day of 10,000 nodes, whose older windows are merged.
+FOLDED_WHOLE = 100_000
 
 #: Accounts' use is asked for by periods of a month at most (seconds).
 _USE_COUNTS_S = 33 * 86_400.0
