@@ -13,11 +13,13 @@ from malletrain.api.roles import Roles, Unavailable
 from malletrain.domain.errors import Refused
 from malletrain.wire import munge
 from malletrain.wire.http import DaemonRefused
-from tests.api.house import Caller, House, http_of
+from tests.api.house import NO_TLS, Caller, House, http_of
 
 
 def log_in(house: House, credential: str) -> httpx.Response:
-    return httpx.post(f"{house.address}/v1/session", json={"credential": credential}, trust_env=False, timeout=60)
+    return httpx.post(
+        f"{house.address}/v1/session", json={"credential": credential}, trust_env=False, timeout=60, verify=NO_TLS
+    )
 
 
 def test_a_credential_buys_a_token_for_its_maker(house: House) -> None:
@@ -80,7 +82,7 @@ def test_no_token_or_a_wrong_one_opens_nothing(house: House) -> None:
         {"Authorization": token},
     ):  # fmt: skip
         for path in ("/v1/jobs", "/v1/jobs/1", "/v1/status", "/v1/events", "/v1/usage", "/v1/explain/n001"):
-            answer = httpx.get(house.address + path, headers=headers, trust_env=False, timeout=60)
+            answer = httpx.get(house.address + path, headers=headers, trust_env=False, timeout=60, verify=NO_TLS)
             assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
             assert "log in again" in answer.json()["error"] or "no token" in answer.json()["error"]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import forked_program
 from tests.api.conftest import munged, new_house
 from tests.api.house import House
 
@@ -77,10 +78,12 @@ class Desk:
     def run(self, program: str, *argv: str, more: Mapping[str, str] | None = None) -> Done:
         """Run `malletrain` or `mtbatch` as a process of its own."""
         module = {"malletrain": "malletrain.cli.main", "mtbatch": "malletrain.cli.mtbatch"}[program]
+        env = {**self.environ, **(more or {})}
+        if "PYTHONPATH" not in env:
+            return Done(*forked_program.run(module, argv, env=env, cwd=self.work))
         done = subprocess.run(
             [sys.executable, "-c", f"import {module} as m; m.main()", *argv],
-            capture_output=True, text=True, cwd=self.work, timeout=180, check=False,
-            env={**self.environ, "PYTHONPATH": str(Path.cwd()), **(more or {})},
+            capture_output=True, text=True, cwd=self.work, timeout=180, check=False, env=env,
         )  # fmt: skip
         return Done(done.returncode, done.stdout, done.stderr)
 

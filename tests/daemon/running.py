@@ -15,6 +15,7 @@ import pytest
 
 from scripts.lab import Lab
 from scripts.lab.ports import free_port
+from tests import forked_program
 
 MALLETRAIND = [sys.executable, "-c", "import malletrain.daemon.main as m; m.main()"]
 DEADLINE_S = 180.0
@@ -27,11 +28,9 @@ def environment(tmp_path: Path, **more: str) -> dict[str, str]:
     return {**kept, "HOME": str(home), "PYTHONPATH": str(Path.cwd()), **more}
 
 
-def run(tmp_path: Path, *argv: str, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*MALLETRAIND, *argv], capture_output=True, text=True, timeout=DEADLINE_S, check=False,
-        env=environ or environment(tmp_path), cwd=tmp_path,
-    )  # fmt: skip
+def run(tmp_path: Path, *argv: str, environ: dict[str, str] | None = None) -> forked_program.Ended:
+    env = environ or environment(tmp_path)
+    return forked_program.run("malletrain.daemon.main", argv, env=env, cwd=tmp_path, timeout=DEADLINE_S)
 
 
 @pytest.fixture

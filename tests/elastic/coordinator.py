@@ -178,6 +178,13 @@ class Pod:
             self.spawn(daemon.url, task, script, restart, **environ)
         daemon.wait_world(tasks)
 
+    def grow(self, daemon: Coordinator, tasks: Sequence[int], script: Sequence[str], **environ: str) -> None:
+        """Further workers; returns once they are a world with its present members."""
+        members = [int(pilot.rpartition("_")[2]) for pilot in daemon.world()]
+        for task in tasks:
+            self.spawn(daemon.url, task, script, **environ)
+        daemon.wait_world([*members, *tasks])
+
     def finish(self, *tasks: int) -> None:
         """Let slow scripts go, and wait until these have ended well."""
         (self.directory / "go").touch()

@@ -1,7 +1,12 @@
-"""Runs the launcher with a credential that the tests' coordinator knows."""
+"""Runs the launcher with a credential that the tests' coordinator knows.
+
+Environment: REQUEUE=S, PATIENCE=S: for how long it waits to be requeued, and for a daemon. THREAD: it has another
+thread, which does nothing.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 
@@ -10,14 +15,8 @@ from malletrain.wire import worker_client
 
 if __name__ == "__main__":
     worker_client.credential_for = lambda url: "credential-for-tests"
-    launcher.REQUEUE_TIMEOUT_S = 3.0  # type: ignore[attr-defined]  # for this process
-    if sys.argv[1] == "--requeue":
-        launcher.REQUEUE_TIMEOUT_S = float(sys.argv[2])  # type: ignore[attr-defined]
-        del sys.argv[1:3]
-    if sys.argv[1] == "--thread":
+    launcher.REQUEUE_TIMEOUT_S = float(os.environ.get("REQUEUE", "3"))  # type: ignore[attr-defined]
+    launcher.HELLO_TIMEOUT_S = float(os.environ.get("PATIENCE", "60"))
+    if "THREAD" in os.environ:
         threading.Thread(target=threading.Event().wait, daemon=True).start()
-        del sys.argv[1]
-    if sys.argv[1] == "--patience":
-        launcher.HELLO_TIMEOUT_S = float(sys.argv[2])
-        del sys.argv[1:3]
     sys.exit(launcher.main(sys.argv[1:]))

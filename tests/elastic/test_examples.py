@@ -92,9 +92,7 @@ def test_a_model_that_grows_and_shrinks_equals_a_static_one(tmp_path: Path, exam
         for task in range(3):
             (tmp_path / f"start-{task}.0").touch()
         pod.begin(daemon, (0,), script)
-        for task in (1, 2):
-            pod.spawn(daemon.url, task, script)
-        daemon.wait_world([0, 1, 2])
+        pod.grow(daemon, (1, 2), script)
         wait_lines(tmp_path, 6, 60, "steps of three")
         daemon.leave(1)
         daemon.wait_world([0, 2])

@@ -77,16 +77,13 @@ def test_equal_over_changes_of_size(habit: str, tmp_path: Path) -> None:
     with running(tmp_path) as (daemon, pod):
         pod.spawn(daemon.url, 0, [SCRIPT, habit])
         wait_until(lambda: len(steps_of(tmp_path, 0)) >= 2, 60, "two steps")
-        for task in (1, 2):
-            pod.spawn(daemon.url, task, [SCRIPT, habit])
-        daemon.wait_world([0, 1, 2])
+        pod.grow(daemon, (1, 2), [SCRIPT, habit])
         wait_until(lambda: len(steps_of(tmp_path, 2)) >= 2, 60, "two steps of three")
         pod.kill(2)
         daemon.wait_world([0, 1])
         made = len(steps_of(tmp_path, 0))
         wait_until(lambda: len(steps_of(tmp_path, 0)) >= made + 1, 60, "a step of two")
-        pod.spawn(daemon.url, 3, [SCRIPT, habit])
-        daemon.wait_world([0, 1, 3])
+        pod.grow(daemon, (3,), [SCRIPT, habit])
         pod.finish(0)
     assert_equal(torch.load(tmp_path / "final.pt"), static, 1e-12)
 
@@ -117,8 +114,7 @@ def test_a_worker_that_joins_is_told_where_training_is(tmp_path: Path) -> None:
     with running(tmp_path) as (daemon, pod):
         pod.spawn(daemon.url, 0, [SCRIPT, "joins"])
         wait_until(lambda: len(steps_of(tmp_path, 0)) >= 3, 60, "three steps")
-        pod.spawn(daemon.url, 1, [SCRIPT, "joins"])
-        daemon.wait_world([0, 1])
+        pod.grow(daemon, (1,), [SCRIPT, "joins"])
         wait_until(lambda: len(steps_of(tmp_path, 1)) >= 1, 60, "a step of the newcomer")
         pod.finish(0)
     epoch, step = (tmp_path / "joined-1").read_text().split()

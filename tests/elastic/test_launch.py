@@ -50,14 +50,10 @@ def environment(url: str, directory: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def launched(
-    url: str, directory: Path, *command: str, patience: str = "60", requeue: str = "3"
-) -> Iterator[subprocess.Popen[str]]:
-    thread = ["--thread"] * ("--thread" in command)
-    command = tuple(word for word in command if word != "--thread")
+def launched(url: str, directory: Path, *command: str, **environ: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, str(HERE / "launched.py"), "--requeue", requeue, *thread, "--patience", patience, *command],
-        env=environment(url, directory),
+        [sys.executable, str(HERE / "launched.py"), *command],
+        env=environment(url, directory) | environ,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -124,7 +120,7 @@ def test_the_token_is_in_neither_arguments_nor_environment(tmp_path: Path) -> No
 
 def test_without_a_daemon_it_gives_the_node_back(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    with launched(url, tmp_path, "--", "/bin/true", patience="1") as process:
+    with launched(url, tmp_path, "--", "/bin/true", PATIENCE="1") as process:
         out, _ = process.communicate(timeout=120)
     assert process.returncode == NO_DAEMON_STATUS == pilot_life.NO_DAEMON_STATUS
     assert "given up after" in out
@@ -161,7 +157,7 @@ def test_a_worker_that_leaves_ends_its_script_and_waits_to_be_ended(tmp_path: Pa
     """Commands after python in the batch script do not run once the worker has left."""
     body = f"trap 'exit 143' TERM; {PYTHON} {QUOTED} --epochs 100 --step-seconds 0.1; touch {tmp_path}/after"
     command = ("--", "/bin/bash", "-c", body)
-    with running(tmp_path) as (daemon, _), launched(daemon.url, tmp_path, *command, requeue="120") as process:
+    with running(tmp_path) as (daemon, _), launched(daemon.url, tmp_path, *command, REQUEUE="120") as process:
         daemon.wait_world([0])
         daemon.leave(0)
         wait_until(lambda: bool(daemon.seen(EventKind.WORKER_LEFT)), 90, "the worker has left")
@@ -186,7 +182,7 @@ def test_a_signal_that_another_thread_gets_reaches_the_script(tmp_path: Path, mo
     terms = JobTerms(restarts=mode == "restart")
     with (
         running(tmp_path, terms) as (daemon, _),
-        launched(daemon.url, tmp_path, "--thread", "--", "/bin/bash", "-c", body) as process,
+        launched(daemon.url, tmp_path, "--", "/bin/bash", "-c", body, THREAD="1") as process,
     ):
         wait_until((tmp_path / "runs").exists, 90, "the script runs")
         signal_another_thread(process.pid)

@@ -36,9 +36,7 @@ def test_grows_shrinks_and_finishes_like_a_static_run(tmp_path: Path, static: St
     options = slow(tmp_path)
     with running(tmp_path) as (daemon, pod):
         pod.begin(daemon, (0,), [SCRIPT, *options])
-        for task in (1, 2, 3):
-            pod.spawn(daemon.url, task, [SCRIPT, *options])
-        daemon.wait_world([0, 1, 2, 3])
+        pod.grow(daemon, (1, 2, 3), [SCRIPT, *options])
         daemon.leave(0)
         daemon.leave(2)
         daemon.wait_world([1, 3])
@@ -115,17 +113,14 @@ def test_trains_on_through_a_restart_of_the_daemon(tmp_path: Path, static: Stati
     options = slow(tmp_path)
     with running(tmp_path) as (daemon, pod):
         pod.begin(daemon, (0,), [SCRIPT, *options])
-        for task in (1, 2):
-            pod.spawn(daemon.url, task, [SCRIPT, *options])
-        daemon.wait_world([0, 1, 2])
+        pod.grow(daemon, (1, 2), [SCRIPT, *options])
         last = last_generation(daemon)[JOB]
         daemon.stop()
         wait_lines(tmp_path, 20, 90, "steps without a daemon")
         with another({JOB: last - behind}, daemon.port) as again:
             again.wait_world([0, 1, 2], 90)
             assert behind or not again.seen(EventKind.GENERATION), "a restart of the daemon disturbs no worker"
-            pod.spawn(again.url, 3, [SCRIPT, *options])
-            again.wait_world([0, 1, 2, 3])
+            pod.grow(again, (3,), [SCRIPT, *options])
             assert min(data["generation"] for data in again.told(EventKind.GENERATION)) > last
             pod.kill(2)
             again.wait_world([0, 1, 3], 90)
@@ -177,9 +172,7 @@ def test_other_ways_to_train_are_like_a_static_run_too(
     script = [SCRIPT, *slow(tmp_path), *how]
     with running(tmp_path) as (daemon, pod):
         pod.begin(daemon, (0, 1), script, 0, **environ)
-        for task in (2, 3):
-            pod.spawn(daemon.url, task, script, 0, **environ)
-        daemon.wait_world([0, 1, 2, 3])
+        pod.grow(daemon, (2, 3), script, **environ)
         wait_lines(tmp_path, 8, 90, "some steps")
         pod.kill_between_steps(1)  # in the midst of a commit, others may miss the round, and leave too
         daemon.leave(2)
@@ -216,12 +209,9 @@ def test_the_daemon_chooses_the_batch_with_the_world(tmp_path: Path) -> None:
         daemon.gate.choose_batches(JOB, ((1, 16), (3, 64), (4, 4096)))
         pod.begin(daemon, (0,), script)
         wait_until(lambda: len(diary(tmp_path)) > 3, 60, "steps alone")
-        for task in (1, 2):
-            pod.spawn(daemon.url, task, script)
-        daemon.wait_world([0, 1, 2])
+        pod.grow(daemon, (1, 2), script)
         wait_until(lambda: any(line["size"] == 3 for line in diary(tmp_path)), 60, "a step of three")
-        pod.spawn(daemon.url, 3, script)
-        daemon.wait_world([0, 1, 2, 3])
+        pod.grow(daemon, (3,), script)
         wait_until(lambda: any(line["size"] == 4 for line in diary(tmp_path)), 60, "a step of four")
         pod.kill_after_a_step(2)
         daemon.wait_world([0, 1, 3], 90)

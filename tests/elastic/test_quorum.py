@@ -133,8 +133,7 @@ def test_a_majority_trains_on(tmp_path: Path, static: Static, number: int) -> No
         wait_lines(tmp_path, 20, 60, "more steps")
         with another({JOB: 3}, daemon.port) as again:
             again.wait_world([1, 2], 90)
-            pod.spawn(again.url, 3, [SCRIPT, *slow(tmp_path)])
-            again.wait_world([1, 2, 3], 60)
+            pod.grow(again, (3,), [SCRIPT, *slow(tmp_path)])
             pod.finish(1, 2, 3)
             assert again.seen(EventKind.JOB_COMPLETED)
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)

@@ -270,8 +270,7 @@ def test_a_loop_over_a_loader_is_equal_over_changes_of_size(tmp_path: Path) -> N
         daemon.wait_world([0, 1])
         made = len(steps_of(tmp_path, 0))
         wait_until(lambda: len(steps_of(tmp_path, 0)) >= made + 1, 60, "a step of two")
-        pod.spawn(daemon.url, 3, script)
-        daemon.wait_world([0, 1, 3])
+        pod.grow(daemon, (3,), script)
         pod.finish(0)
     assert_equal(torch.load(tmp_path / "final.pt"), static, 1e-12)
     bodies = [steps_of(tmp_path, task) for task in (0, 1)]

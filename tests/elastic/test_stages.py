@@ -30,13 +30,13 @@ def cases(places: list[str]) -> list[ParameterSet]:
     ]
 
 
-def train_to_the_end(directory: Path, daemon: Coordinator, pod: Pod, tasks: list[int]) -> None:
-    """The rest train on; then quickly to the end."""
+def train_to_the_end(pod: Pod, daemon: Coordinator, tasks: list[int], static: Static) -> None:
+    """The rest train on; then quickly to the end, which is that of a static run."""
     daemon.wait_world(tasks, 90)
-    wait_lines(directory, 3 * len(tasks), 60, "steps of the others")
-    (directory / "go").touch()
-    assert [pod.wait(task, 120) for task in tasks] == [0] * len(tasks)
+    wait_lines(pod.directory, 3 * len(tasks), 60, "steps of the others")
+    pod.finish(*tasks)
     wait_until(lambda: bool(daemon.seen(EventKind.JOB_COMPLETED)), 90, "the job is completed")
+    assert_equal(torch.load(pod.directory / "final.pt"), static("--epochs", EPOCHS), 1e-12)
 
 
 def options(directory: Path) -> list[str]:
@@ -52,9 +52,8 @@ def test_a_newcomer_in_trouble(tmp_path: Path, static: Static, kind: str, place:
             assert pod.wait(2) == {"kill": -9, "term": 143}[kind]
         elif place not in ("rehearsal", "warm"):  # one that is not warm yet is waited for, by nobody
             wait_until(lambda: bool(daemon.seen(EventKind.WORKER_LOST)), 60, "the frozen one is given up")
-        train_to_the_end(tmp_path, daemon, pod, [0, 1])
+        train_to_the_end(pod, daemon, [0, 1], static)
         assert {event.pilot for event in daemon.seen(EventKind.WORKER_LOST)} <= {"100_2"}
-    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
 
 
 @pytest.mark.parametrize(("kind", "place"), cases(SERVING))
@@ -75,11 +74,10 @@ def test_a_member_in_trouble(tmp_path: Path, static: Static, kind: str, place: s
             rest.append(3)
         if kind != "freeze":
             assert pod.wait(2) == {"kill": -9, "term": 143}[kind]
-        train_to_the_end(tmp_path, daemon, pod, rest)
+        train_to_the_end(pod, daemon, rest, static)
         gone = {event.pilot for event in daemon.seen(EventKind.WORKER_LOST)}
         assert gone <= {"100_2"}
         assert kind != "term" or not gone, "one that is asked to end leaves in order"
-    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
 
 
 @pytest.mark.parametrize("kind", ["kill", pytest.param("freeze", marks=pytest.mark.nightly)])
@@ -92,9 +90,8 @@ def test_two_donors_in_trouble_one_after_the_other(tmp_path: Path, static: Stati
             pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path)], 0, **more)
             daemon.wait_world(list(range(task + 1)))
         pod.spawn(daemon.url, 3, [SCRIPT, *options(tmp_path)])
-        train_to_the_end(tmp_path, daemon, pod, [2, 3])
+        train_to_the_end(pod, daemon, [2, 3], static)
         assert {event.pilot for event in daemon.seen(EventKind.WORKER_LOST)} == {"100_0", "100_1"}
-    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
 
 
 def test_newcomers_whose_first_step_breaks_are_newcomers_again(tmp_path: Path, static: Static) -> None:
@@ -106,8 +103,7 @@ def test_newcomers_whose_first_step_breaks_are_newcomers_again(tmp_path: Path, s
             more = {"TROUBLE": "kill@backward"} if task == 2 else {}
             pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path), "--wait-for", "2"], 0, **more)
         assert pod.wait(2) == -9
-        train_to_the_end(tmp_path, daemon, pod, [0, 1])
-    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
+        train_to_the_end(pod, daemon, [0, 1], static)
 
 
 def test_who_gave_the_state_is_lost_before_the_next_step(tmp_path: Path, static: Static) -> None:
@@ -117,10 +113,9 @@ def test_who_gave_the_state_is_lost_before_the_next_step(tmp_path: Path, static:
         wait_until(lambda: len(diary(tmp_path)) > 8, 60, "steps")
         pod.spawn(daemon.url, 1, [SCRIPT, *options(tmp_path)])
         assert pod.wait(0) == -9
-        train_to_the_end(tmp_path, daemon, pod, [1])
+        train_to_the_end(pod, daemon, [1], static)
     made = [line["step"] for line in diary(tmp_path) if "step" in line]
     assert made == list(range(1, len(made) + 1))
-    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
 
 
 @pytest.mark.nightly
@@ -130,8 +125,7 @@ def test_the_only_one_that_has_the_state_freezes_while_it_gives_it(tmp_path: Pat
         pod.spawn(daemon.url, 0, [SCRIPT, *options(tmp_path)], TROUBLE="freeze@give")
         daemon.wait_world([0])
         pod.spawn(daemon.url, 1, [SCRIPT, *options(tmp_path)])
-        train_to_the_end(tmp_path, daemon, pod, [1])
-    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
+        train_to_the_end(pod, daemon, [1], static)
 
 
 @pytest.mark.parametrize(
@@ -155,9 +149,8 @@ def test_all_asked_to_end_in_an_evaluation(tmp_path: Path, static: Static, worke
         assert len(saved) == 1
         assert Path(str(saved[0])).exists()
         pod.spawn(daemon.url, 0, [SCRIPT, *options(tmp_path)], restart=1)
-        train_to_the_end(tmp_path, daemon, pod, [0])
+        train_to_the_end(pod, daemon, [0], static)
     assert {line["evaluated"] for line in diary(tmp_path) if "evaluated" in line} == set(range(int(EPOCHS)))
-    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
 
 
 def test_training_ends_while_a_group_is_in_the_making(tmp_path: Path, static: Static) -> None:
@@ -186,5 +179,4 @@ def test_asked_to_end_in_the_middle_of_a_long_step(tmp_path: Path, static: Stati
         assert not daemon.seen(EventKind.WORKER_LOST)
         if workers == 1:
             pod.spawn(daemon.url, 0, [SCRIPT, *options(tmp_path)], restart=1)
-        train_to_the_end(tmp_path, daemon, pod, [0])
-    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
+        train_to_the_end(pod, daemon, [0], static)

@@ -10,8 +10,6 @@ import importlib.util
 import json
 import math
 import re
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +25,7 @@ from malletrain.replay.scoring.journal_score import score_journal
 from malletrain.replay.traces.trace import BUSY, IDLE
 from malletrain.sizing.registry import policy
 from malletrain.store.journal import SqliteJournal
+from tests import forked_program
 from tests.browser import Browser, chromium, is_there
 from tests.replay import small
 from tests.replay_keys import keyed
@@ -39,13 +38,13 @@ EVENTS += [
 EVENTS.append("rubbish")
 
 
-def malletrain(*args: str, stdin: bytes | None = None) -> subprocess.CompletedProcess[str]:
-    """`malletrain ARGS`; `key=value` among them is a setting of the replay."""
-    code = "from malletrain.cli.main import main; main()"
+def malletrain(*args: str, stdin: bytes = b"") -> forked_program.Ended:
+    """`malletrain ARGS`; `key=value` among them is a setting of the replay. In one process, unless they say how many:
+    each further one is an interpreter that begins anew."""
+    if args[0] == "replay" and not any(each.startswith(("--config", "processes=")) for each in args):
+        args = (*args, "processes=1")
     with tempfile.TemporaryDirectory() as folder:
-        argv = [sys.executable, "-c", code, *keyed(Path(folder), args)]
-        done = subprocess.run(argv, capture_output=True, timeout=120, input=stdin)
-    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+        return forked_program.run("malletrain.cli.main", keyed(Path(folder), args), stdin=stdin)
 
 
 @pytest.fixture

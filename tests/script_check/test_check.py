@@ -115,29 +115,11 @@ def test_a_careless_script_is_equal_and_what_may_do_harm_elsewhere_is_noted(
     assert sorted(each.name for each in tmp_path.iterdir()) == ["careless.py", "last.pt"], "it leaves nothing behind"
 
 
-@pytest.mark.nightly
-def test_what_is_wrong_at_the_end_of_a_long_epoch_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = "    torch.nn.init.normal_(model.weight, generator=torch.Generator().manual_seed(id(s)))\n"
-    (tmp_path / "long.py").write_text(CARELESS.replace("torch.save(", f"{wrong}torch.save("))
-    report = checked(tmp_path, monkeypatch, str(tmp_path / "long.py"))
-    assert not report["good"], report
-
-
 def test_what_goes_wrong_as_workers_join_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = said(tmp_path, monkeypatch, SCRIPT_OF_HABITS, "counter_sets_rate", "--epochs", "30")
     assert result.exit_code == 1
     assert result.output.startswith(("WRONG  as workers joined:", "WRONG  with three workers:"))
     assert "learns with another lr than the others" in result.output
-
-
-@pytest.mark.nightly
-def test_a_worker_that_a_busy_machine_does_not_run_for_seconds_is_not_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script = tmp_path / "frozen.py"
-    script.write_text(FROZEN)
-    report = checked(tmp_path, monkeypatch, str(script))
-    assert report["verdict"] == "equal", report
 
 
 def test_a_static_run_may_begin_a_session_before_the_first_has_ended(tmp_path: Path) -> None:
@@ -173,16 +155,6 @@ def batches_of(epoch: int, count: int) -> list[list[int]]:
     return [list(range(at, min(at + size, count))) for at in range(0, count, size)]
 
 
-@pytest.mark.nightly
-def test_what_a_newcomer_draws_without_a_seed_is_another_thing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    noisy = UNSEEDED.replace(".sin()", ".sin() + torch.randn(64, 4)")
-    (tmp_path / "unseeded.py").write_text(noisy)
-    report = checked(tmp_path, monkeypatch, str(tmp_path / "unseeded.py"))
-    assert report["verdict"] == "different", report
-
-
 def test_a_worker_that_is_let_go_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "let_go.py"
     script.write_text(LET_GO)
@@ -208,36 +180,36 @@ def test_a_script_without_a_session_is_told_how_to_begin(tmp_path: Path, monkeyp
     assert result.output.startswith("NOT MALLEABLE YET")
 
 
+WRONG_AT_THE_END = "    torch.nn.init.normal_(model.weight, generator=torch.Generator().manual_seed(id(s)))\n"
+OF_EXAMPLES = ROOT / "examples"
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    ("habit", "epochs", "verdict"),
+    ("script", "arguments", "verdict"),
     [
-        ("by_the_system", "30", "not repeatable"),
-        pytest.param("weighted", "1", "too short", marks=pytest.mark.nightly),
-        pytest.param("exits", "30", "wrong", marks=pytest.mark.nightly),
+        (SCRIPT_OF_HABITS, "by_the_system --epochs 30", "not repeatable"),
+        (SCRIPT_OF_HABITS, "weighted --epochs 1", "too short"),
+        (SCRIPT_OF_HABITS, "exits --epochs 30", "wrong"),
+        (FROZEN, "", "equal"),  # a busy machine does not run a worker for seconds, and it is not lost
+        (UNSEEDED.replace(".sin()", ".sin() + torch.randn(64, 4)"), "", "different"),  # a newcomer draws another
+        (CARELESS.replace("torch.save(", f"{WRONG_AT_THE_END}torch.save("), "", "different"),
+        # Its precision changes torch's default type, which no worker's tables may follow.
+        (str(OF_EXAMPLES / "digits_lightning.py"), "--epochs 40 --precision bf16-true", "equal"),
+        # A check starts scripts as torchrun does, and accelerate would wrap the model in DistributedDataParallel.
+        (str(OF_EXAMPLES / "digits_transformers.py"), "--double --epochs 40", "equal"),
     ],
+    ids=["by the system", "weighted", "exits", "frozen", "draws", "at the end", "half precision", "trainer"],
 )
 def test_other_verdicts(
-    habit: str, epochs: str, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: str, arguments: str, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    report = checked(tmp_path, monkeypatch, SCRIPT_OF_HABITS, habit, "--epochs", epochs)
+    """`script`: its path, or its text."""
+    if "\n" in script:
+        (tmp_path / "script.py").write_text(script)
+        script = str(tmp_path / "script.py")
+    report = checked(tmp_path, monkeypatch, script, *arguments.split())
     assert report["verdict"] == verdict, report
-
-
-@pytest.mark.nightly
-def test_lightning_in_half_precision_is_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its precision changes torch's default type, which no worker's tables may follow."""
-    script = str(ROOT / "examples" / "digits_lightning.py")
-    report = checked(tmp_path, monkeypatch, script, "--epochs", "40", "--precision", "bf16-true")
-    assert report["verdict"] == "equal", report
-
-
-@pytest.mark.nightly
-def test_trainer_is_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A check starts scripts as torchrun does, and accelerate would wrap the model in DistributedDataParallel."""
-    script = str(ROOT / "examples" / "digits_transformers.py")
-    report = checked(tmp_path, monkeypatch, script, "--double", "--epochs", "40")
-    assert report["verdict"] == "equal", report
 
 
 ZEROS, ONES = torch.zeros(100), torch.ones(100)

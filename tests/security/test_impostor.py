@@ -21,7 +21,7 @@ from malletrain.api.http_server import HttpServer, serve
 from malletrain.api.rate_limits import ApiLimits
 from malletrain.api.roles import Unavailable
 from malletrain.wire.worker_client import PilotIdentity, WorkerClient
-from tests.api.house import House
+from tests.api.house import NO_TLS, House
 
 V4, V6 = socket.AF_INET, socket.AF_INET6
 
@@ -81,13 +81,13 @@ def test_nobody_listens_on_its_port_in_the_other_family(house: House, mine: str)
             with pytest.raises(OSError, match="in use"):
                 impostor(host, server.port, dual=dual)
         at = f"http://{'[::1]' if ':' in mine else '127.0.0.1'}:{server.port}/v1/health"
-        assert httpx.get(at, trust_env=False).status_code == 200
+        assert httpx.get(at, trust_env=False, verify=NO_TLS).status_code == 200
     impostor("::", server.port).close()  # at the end all is given back
 
 
 def test_a_daemon_starts_again_on_its_port_at_once(house: House) -> None:
     with served(house, "127.0.0.1", 0) as server:
-        httpx.get(f"http://127.0.0.1:{server.port}/v1/health", trust_env=False)
+        httpx.get(f"http://127.0.0.1:{server.port}/v1/health", trust_env=False, verify=NO_TLS)
     with served(house, "127.0.0.1", server.port) as again:
         assert again.port == server.port
 
@@ -139,7 +139,7 @@ def both_families() -> socket.socket:
 
 def answers(at: str, port: int) -> bool:
     try:
-        return httpx.get(f"http://{at}:{port}/", trust_env=False, timeout=60).status_code == 200
+        return httpx.get(f"http://{at}:{port}/", trust_env=False, verify=NO_TLS, timeout=60).status_code == 200
     except httpx.HTTPError:
         return False
 

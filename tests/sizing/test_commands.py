@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.sizing.problem_file import parse
+from tests import forked_program
 
 GOOD: dict[str, Any] = {
     "horizon_s": 300,
@@ -27,11 +28,8 @@ GOOD: dict[str, Any] = {
 }
 
 
-def malletrain(*args: str, text: str = "", cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    code = "from malletrain.cli.main import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", code, *args], input=text, capture_output=True, text=True, timeout=120, cwd=cwd
-    )
+def malletrain(*args: str, text: str = "", cwd: Path | None = None) -> forked_program.Ended:
+    return forked_program.run("malletrain.cli.main", args, stdin=text.encode(), cwd=cwd)
 
 
 @pytest.mark.parametrize("policy", ["auto", "milp", "lp"])

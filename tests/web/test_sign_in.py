@@ -13,7 +13,7 @@ from malletrain.api.roles import Roles
 from malletrain.web.sign_in import KEY_HEADER, LINK_LIFETIME_S
 from malletrain.wire.address import Address
 from malletrain.wire.daemon import client_at
-from tests.api.house import URL, Caller, House
+from tests.api.house import NO_TLS, URL, Caller, House
 
 FIGURES = ("me", "summary", "machine", "jobs", "jobs/1", "promise")
 
@@ -26,7 +26,7 @@ def link_of(house: House, uid: int = 1001) -> str:
 
 
 def browser(house: House, **headers: str) -> httpx.Client:
-    return httpx.Client(base_url=house.address, timeout=20, trust_env=False, headers=headers)
+    return httpx.Client(base_url=house.address, timeout=20, trust_env=False, verify=NO_TLS, headers=headers)
 
 
 def test_a_link_opens_the_page_once(house: House) -> None:
@@ -77,16 +77,28 @@ def test_half_a_session_is_worth_nothing(house: House) -> None:
     whole = house.viewer(1001)
     cookie, key = whole.cookies[house.sign_in.cookie], whole.headers[KEY_HEADER]
     for http in (
-        httpx.Client(base_url=house.address, timeout=60, cookies={house.sign_in.cookie: cookie}),
-        httpx.Client(base_url=house.address, timeout=60, headers={KEY_HEADER: key}),
+        httpx.Client(base_url=house.address, timeout=60, verify=NO_TLS, cookies={house.sign_in.cookie: cookie}),
+        httpx.Client(base_url=house.address, timeout=60, verify=NO_TLS, headers={KEY_HEADER: key}),
         httpx.Client(
-            base_url=house.address, timeout=60, headers={KEY_HEADER: key}, cookies={house.sign_in.cookie: key}
+            base_url=house.address,
+            timeout=60,
+            verify=NO_TLS,
+            headers={KEY_HEADER: key},
+            cookies={house.sign_in.cookie: key},
         ),
         httpx.Client(
-            base_url=house.address, timeout=60, headers={KEY_HEADER: cookie}, cookies={house.sign_in.cookie: cookie}
+            base_url=house.address,
+            timeout=60,
+            verify=NO_TLS,
+            headers={KEY_HEADER: cookie},
+            cookies={house.sign_in.cookie: cookie},
         ),
         httpx.Client(
-            base_url=house.address, timeout=60, headers={KEY_HEADER: ""}, cookies={house.sign_in.cookie: cookie}
+            base_url=house.address,
+            timeout=60,
+            verify=NO_TLS,
+            headers={KEY_HEADER: ""},
+            cookies={house.sign_in.cookie: cookie},
         ),
     ):
         assert http.get("/web/data/me").status_code == 401
@@ -188,7 +200,11 @@ def test_the_log_has_no_link_and_no_session(house: House, caplog: pytest.LogCapt
         opened = browser(house).post("/web/session", json={"link": link})
         cookies = {house.sign_in.cookie: opened.cookies[house.sign_in.cookie]}
         with httpx.Client(
-            base_url=house.address, timeout=60, cookies=cookies, headers={KEY_HEADER: opened.json()["key"]}
+            base_url=house.address,
+            timeout=60,
+            verify=NO_TLS,
+            cookies=cookies,
+            headers={KEY_HEADER: opened.json()["key"]},
         ) as http:
             assert http.get("/web/data/me").status_code == 200
     theirs = ("httpx", "httpcore")  # the test's own side
