@@ -34,7 +34,6 @@ from malletrain.learn.class_curves import fits_by_class
 from malletrain.learn.curve import fit_curve, shared_evidence
 from malletrain.learn.prior_jobs import MAX_PRIOR_JOBS, Evidence, PriorJobs, application
 from malletrain.learn.samples import plausible
-from malletrain.loop.breaker import HarmSignals
 from malletrain.loop.job_state import JobNotice, JobState, fold, notices_due
 from malletrain.loop.trackers.account_usage import (
     MAX_JOBS_PER_ACCOUNT,
@@ -43,10 +42,9 @@ from malletrain.loop.trackers.account_usage import (
     submitted_work,
 )
 from malletrain.loop.trackers.costs import INDEPENDENT_ITEMS, RELAUNCH, TELLING_COSTS, Costs, ReleaseLatency
-from malletrain.loop.trackers.harm_signals import Conduct, HarmSignalTracker
+from malletrain.loop.trackers.harm_signals import Conduct, HarmSignals, HarmSignalTracker
 from malletrain.loop.trackers.hole_history import HoleTracker
-from malletrain.loop.trackers.jobs_behind import JobsBehind
-from malletrain.loop.trackers.main_jobs import MainJobsMet
+from malletrain.loop.trackers.main_jobs import JobsBehind, MainJobsMet
 from malletrain.loop.trackers.main_promise import PromiseTracker
 from malletrain.loop.trackers.start_backoff import StartBackoff
 from malletrain.loop.trackers.straggler_history import StragglerHistory

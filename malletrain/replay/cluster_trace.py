@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.replay.assumed_placement import AssumedPlacement, place_jobs, wanted_nodes
-from malletrain.replay.changes import Changes, Holdings, Outages, from_events, from_holdings, windowed
+from malletrain.replay.changes import Changes, Outages, from_events, from_holdings, windowed
 from malletrain.replay.traces import Account, JobRecords, NodeChanges, Trace
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
 
@@ -48,7 +49,7 @@ class Window:
         return known and name not in self.exclude and (not self.include or name in self.include)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ClusterTrace:
     """Changes of node states from `start` to `end` (Unix seconds), in steps of equal time.
 
@@ -67,21 +68,14 @@ class ClusterTrace:
     state: NDArray[np.int8]
     warnings: tuple[str, ...] = ()
     names_are_real: bool = False
-    _counts: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = field(
-        default_factory=list, init=False, repr=False, compare=False
-    )  #: once they were asked for
 
     @property
     def seconds(self) -> float:
         return self.end - self.start
 
+    @cached_property
     def counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Idle and down nodes after each step: made once, the same read-only arrays for all who ask."""
-        if not self._counts:
-            self._counts.append(self._counted())
-        return self._counts[0]
-
-    def _counted(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Idle and down nodes after each step: read-only arrays."""
         state = np.full(len(self.nodes), BUSY, np.int8)
         idle = np.zeros(len(self.time), np.int64)
         down = np.zeros(len(self.time), np.int64)
@@ -215,10 +209,10 @@ def _from_jobs(jobs: JobRecords, window: Window, outages: NodeChanges | None) ->
             raise InvalidInput("--machine", "the log does not say where jobs ran: give --nodes N, the machine's size")
         names, first, node = _placed(jobs, window, warnings)
         chosen = list(range(len(names)))
-    changes = from_holdings(
-        Holdings(first, node, jobs.start, jobs.end), _ranks(chosen, len(names)), len(chosen), _outages(outages, names)
-    )
-    return _Machine(tuple(names[i] for i in chosen), changes, _complete_part(jobs, warnings), warnings)
+    mine = tuple(names[i] for i in chosen)
+    rank = _ranks(chosen, len(names))
+    changes = from_holdings(jobs, first, node, rank, len(chosen), _outages(outages, mine))
+    return _Machine(mine, changes, _complete_part(jobs, warnings), warnings)
 
 
 def _with_unused(jobs: JobRecords, window: Window, warnings: list[str]) -> list[str]:
@@ -280,14 +274,15 @@ def _peak(jobs: JobRecords, per_node: int) -> int:
     return int(np.cumsum(delta[order]).max(initial=1))
 
 
-def _outages(outages: NodeChanges | None, names: list[str]) -> Outages | None:
+def _outages(outages: NodeChanges | None, names: Sequence[str]) -> Outages:
+    """Those of the nodes of these names."""
     if outages is None:
-        return None
+        return np.empty(0, np.int32), np.empty(0), np.empty(0, np.int32)
     index = {name: i for i, name in enumerate(names)}
-    number = np.array([index.get(name, -1) for name in outages.nodes], np.int32)
-    keep = number[outages.node] >= 0
-    delta = np.where(outages.state == DOWN, 1, -1).astype(np.int32)
-    return Outages(number[outages.node[keep]], outages.time[keep], delta[keep])
+    node = np.array([index.get(name, -1) for name in outages.nodes], np.int32)[outages.node]
+    order = np.argsort(node, kind="stable")
+    order = order[node[order] >= 0]
+    return node[order], outages.time[order], np.where(outages.state[order] == DOWN, 1, -1).astype(np.int32)
 
 
 def _complete_part(jobs: JobRecords, warnings: list[str]) -> tuple[float, float]:

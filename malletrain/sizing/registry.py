@@ -24,7 +24,7 @@ CORE = {
     "exact": "malletrain.sizing.policies.exact:Exact",
     "goodput": "malletrain.sizing.policies.goodput:Goodput",
     "lp": "malletrain.sizing.policies.lp:Lp",
-    "milp": "malletrain.sizing.policies.milp:Milp",
+    "milp": "malletrain.sizing.policies.milp.milp_policy:Milp",
 }
 
 #: Where this package's own plug-ins are.

@@ -38,7 +38,7 @@ def records(
 
 
 def busy_seconds(machine: ClusterTrace) -> float:
-    idle, down = machine.counts()
+    idle, down = machine.counts
     lasts = np.diff(np.append(machine.time, machine.end))
     return float(((len(machine.nodes) - idle - down) * lasts).sum())
 
@@ -70,7 +70,7 @@ def test_a_range_of_nodes_and_a_window() -> None:
     machine = cluster_trace(log, Window(first_node=2, node_count=3, start_after=10.0, end_after=60.0))
     assert machine.nodes == ("n002", "n003", "n004")
     assert (machine.start, machine.end) == (START + 10.0, START + 60.0)
-    assert machine.counts()[0].tolist() == [3]
+    assert machine.counts[0].tolist() == [3]
     for window in (
         Window(node_count=11),
         Window(start=START + 50, end=START + 50),
@@ -127,7 +127,7 @@ def test_placement_never_gives_a_node_twice(
 @given(traces())
 def test_idle_intervals_are_the_idle_time(machine: ClusterTrace) -> None:
     holes = intervals(machine)
-    idle, down = machine.counts()
+    idle, down = machine.counts
     lasts = np.diff(np.append(machine.time, machine.end))
     assert float((holes.end - holes.begin).sum()) == pytest.approx(float(idle @ lasts), abs=1e-3)
     assert ((idle >= 0) & (down >= 0) & (idle + down <= len(machine.nodes))).all()

@@ -9,7 +9,7 @@ from malletrain.domain.decision import SizingStatus
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import Curve
 from malletrain.sizing.constraints import cap, check, checked, fallback, guaranteed_share, resource_cap
-from malletrain.sizing.policies.milp import Milp
+from malletrain.sizing.policies.milp.milp_policy import Milp
 from malletrain.sizing.problem import JobDemand, LinearLimit, Problem, Sizes
 from tests.sizing.problems import job, problems
 

@@ -9,7 +9,7 @@ from malletrain.domain.job import Curve
 from malletrain.sizing.constraints import cap, fallback, resource_cap
 from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.policies.lp import Lp
-from malletrain.sizing.policies.milp import Milp
+from malletrain.sizing.policies.milp.milp_policy import Milp
 from malletrain.sizing.policy import Policy
 from malletrain.sizing.problem import JobId, Problem, Value
 from malletrain.sizing.values import value_table
