@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import Refusal
 from malletrain.domain.job import JobView
-from malletrain.sizing.constraints import cap, guaranteed_share, resource_cap
+from malletrain.sizing.constraints import cap, guaranteed_share
 from malletrain.sizing.problem import ArrivingWork, JobDemand, LinearLimit, NodeBudget
 from malletrain.sizing.values import permitted_sizes
 
@@ -46,8 +46,8 @@ def constraints_for(
         if mine and limit.least_nodes:
             found.append(guaranteed_share(f"{limit.name} (least_nodes)", mine, limit.least_nodes, nodes))
         if mine and limit.available is not None:
-            drawn = dict.fromkeys(ids, limit.per_node)
-            found.append(resource_cap(f"{limit.name} (available)", drawn, limit.available))
+            drawn = dict.fromkeys(ids, limit.per_node)  # watts, licences
+            found.append(LinearLimit(f"{limit.name} (available)", drawn, limit.available))
     return (*found, *_shares_of_users(rules, views, demands, nodes))
 
 

@@ -31,7 +31,7 @@ from malletrain.domain.job import Curve, Probe, Profile, ResizeCosts
 from malletrain.learn.curve import PRIOR_JOBS, CurveFit
 from malletrain.learn.prior_jobs import PriorJobs
 from malletrain.learn.value_of_information import InformationValue, information_values
-from malletrain.sizing.values import alpha_fair
+from malletrain.sizing.values import alpha_fair, thinned
 
 #: Most jobs that are considered for a probe in one decision; each costs about a millisecond.
 MAX_JOBS_CONSIDERED = 64
@@ -308,13 +308,7 @@ def _candidates(
 
 def _thinned(sizes: Sequence[int], candidates: Sequence[int], fit: CurveFit) -> list[int]:
     """Enough sizes to see where the best lies: all up to 16, then steps of a ninth, and the candidates."""
-    kept = set(candidates) | {m.nodes for m in fit.measured if m.nodes in set(sizes)}
-    last = 0
-    for size in sizes:
-        if size <= 16 or size >= last * 9 / 8 or size == sizes[-1]:
-            kept.add(size)
-            last = size
-    return sorted(kept)
+    return sorted({*candidates, *thinned(sizes, 16), *(m.nodes for m in fit.measured if m.nodes in set(sizes))})
 
 
 def _payoff_s(job: Candidate, now: float, rules: ProbeRules) -> float:

@@ -16,7 +16,7 @@ from malletrain.decide.limits import affordable_nodes
 from malletrain.decide.rules import AccountBudget, Period
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import Curve
-from malletrain.loop.trackers.account_usage import SubmittedWork, submitted_work
+from malletrain.loop.trackers.account_usage import arriving, submitted_work
 from malletrain.replay.workload import TrainingJob
 from malletrain.sizing.class_values import RatesOnClasses, class_table
 from malletrain.sizing.constraints import cap
@@ -78,11 +78,14 @@ class BudgetAccounts:
             if most < sum(demands[i].max for i in mine):
                 caps.append(cap(f"budget {budget.name}", ids, most))
             work = {demands[i].id: self._work(live[i], left(live[i]), horizon_s) for i in mine}
-            seen = [each for each in self._submitted if each is not None and each.at <= now]
-            arriving = SubmittedWork().arriving(budget.accounts, seen, now)
             budgets.append(
                 NodeBudget(
-                    f"budget {budget.name}", frozenset(ids), rest, work, budget.period.end(now) - now, arriving
+                    f"budget {budget.name}",
+                    frozenset(ids),
+                    rest,
+                    work,
+                    budget.period.end(now) - now,
+                    arriving(budget.accounts, self._submitted, now),
                 )
             )
         return tuple(caps), tuple(budgets)
