@@ -14,7 +14,7 @@ import click
 
 from malletrain.cli.render import printable
 from malletrain.domain.errors import MalletrainError
-from malletrain.domain.output_files import output_file
+from malletrain.domain.job import output_file
 from malletrain.wire.daemon import DaemonClient, connect
 from malletrain.wire.rows import EventRow, JobRow
 

@@ -35,8 +35,8 @@ from malletrain.replay.report.summary import summary
 from malletrain.replay.sampling import DAY_S, Sample, drawn_days
 from malletrain.replay.scoring.main_delay import Reaction, parse_reaction
 from malletrain.replay.sizer import PolicyChoice, parse_policy
+from malletrain.replay.traces import read_machine, read_trace
 from malletrain.replay.traces.events import read_outages
-from malletrain.replay.traces.read import read_machine, read_trace
 from malletrain.replay.workload import TrainingJob, mix
 from malletrain.slurm.formats.hostlist import node_names
 
@@ -334,7 +334,7 @@ def _measured(path: str) -> ResizeCosts:
     journal = Path(path)
     if not journal.is_file():
         raise InvalidInput("replay.costs_from", f"{journal} is not a file; it is the daemon's store.path")
-    from malletrain.replay.scoring.measured_costs import measured_costs
+    from malletrain.replay.scoring.journal_score import measured_costs
     from malletrain.store.journal import read_events
 
     found = measured_costs(read_events(journal), ResizeCosts())

@@ -33,13 +33,13 @@ from malletrain.domain.decision import Decision
 from malletrain.domain.errors import JournalUnavailable
 from malletrain.domain.event import BreakerSwitched, DaemonStarted, DaemonStopped, Event, JobNotified
 from malletrain.domain.snapshot import NodeState, Snapshot
-from malletrain.loop.breaker import why_to_pause
 from malletrain.loop.membership.admission import admit, holding
 from malletrain.loop.membership.members import Membership
 from malletrain.loop.membership.state import MembershipSettings
 from malletrain.loop.memory import MemoryJournal
 from malletrain.loop.ports import Cluster
 from malletrain.loop.tick import Loop
+from malletrain.loop.trackers.harm_signals import why_to_pause
 from malletrain.site_rules import excluded_nodes, harvest_of, policy_from, rules_from
 from malletrain.slurm.actuator.client import ActuatorClient
 from malletrain.slurm.cluster import SlurmCluster

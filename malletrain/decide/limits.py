@@ -27,17 +27,17 @@ from numpy.typing import NDArray
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import Refusal
 from malletrain.domain.job import JobView
-from malletrain.sizing.constraints import cap, guaranteed_share, resource_cap
-from malletrain.sizing.problem import ArrivingWork, Constraint, JobDemand, LinearLimit, NodeBudget
+from malletrain.sizing.constraints import cap, guaranteed_share
+from malletrain.sizing.problem import ArrivingWork, JobDemand, LinearLimit, NodeBudget
 from malletrain.sizing.values import permitted_sizes
 
 
 def constraints_for(
     rules: Rules, views: Mapping[int, JobView], demands: Sequence[JobDemand], nodes: int
-) -> tuple[Constraint, ...]:
+) -> tuple[LinearLimit, ...]:
     """The constraints of one problem by the site's limits and its `user_share`; those that no sizes could break are
     left out."""
-    found: list[Constraint] = []
+    found: list[LinearLimit] = []
     for limit in rules.limits:
         mine = [demand for demand in demands if limit.covers(views[int(demand.id)])]
         ids = [demand.id for demand in mine]
@@ -46,14 +46,14 @@ def constraints_for(
         if mine and limit.least_nodes:
             found.append(guaranteed_share(f"{limit.name} (least_nodes)", mine, limit.least_nodes, nodes))
         if mine and limit.available is not None:
-            drawn = dict.fromkeys(ids, limit.per_node)
-            found.append(resource_cap(f"{limit.name} (available)", drawn, limit.available))
+            drawn = dict.fromkeys(ids, limit.per_node)  # watts, licences
+            found.append(LinearLimit(f"{limit.name} (available)", drawn, limit.available))
     return (*found, *_shares_of_users(rules, views, demands, nodes))
 
 
 def _shares_of_users(
     rules: Rules, views: Mapping[int, JobView], demands: Sequence[JobDemand], nodes: int
-) -> Iterator[Constraint]:
+) -> Iterator[LinearLimit]:
     """What each of several users holds at most: his share; more where nodes would stand idle else, and the minimum of
     his least job: in any case, or where jobs take turns (`max_wait_s`) during the turn of such a job only. Else a job
     that says that it needs every node would have them as long as the others are patient."""
@@ -78,11 +78,11 @@ def _shares_of_users(
 
 def caps_of_unfit(
     unfit: Mapping[int, Collection[str]], demands: Sequence[JobDemand], nodes: int
-) -> tuple[Constraint, ...]:
+) -> tuple[LinearLimit, ...]:
     """Jobs that cannot have some of the `nodes` nodes hold no more than the rest, together: for each set of such
     nodes, the jobs that cannot have any of it. `unfit`: by job, the nodes that it cannot have."""
     of = [(demand, frozenset(unfit.get(int(demand.id), ()))) for demand in demands]
-    found: list[Constraint] = []
+    found: list[LinearLimit] = []
     for barred in dict.fromkeys(filter(None, (nodes_of for _, nodes_of in of))):
         mine, most = [demand for demand, nodes_of in of if nodes_of >= barred], nodes - len(barred)
         if _most(mine, nodes) > most:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
@@ -85,8 +86,12 @@ class Profile(StrEnum):
     NONE = "none"  #: not at all: it is taken to scale perfectly
     PASSIVE = "passive"  #: from the sizes that it gets anyway
     ACTIVE = "active"  #: sizes that are worth knowing are tried
-    DOWNWARD = "downward"  #: each halving of its first size is tried, from large to small (MalleTrain's order)
     GIVEN = "given"  #: its owner's curve is believed
+
+    @classmethod
+    def _missing_(cls, value: object) -> Profile | None:
+        """`downward`, which is gone, tried sizes too: journals have jobs that asked for it."""
+        return cls.ACTIVE if value == "downward" else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +173,28 @@ class MalleableJob:
         if nodes == 0:
             return True
         return self.min_nodes <= nodes <= self.max_nodes and (not self.sizes or nodes in self.sizes)
+
+
+_SYMBOL = re.compile(r"%(\d*)([A-Za-z%])")
+
+
+def output_file(pattern: str, task: str, job: str, user: str, quote: Callable[[str], str] = str) -> str:
+    """The file of task `12_3` of the job named `job` by a pattern of sbatch(1), such as `/home/ada/%x-%A_%a.out`; `*`
+    for what is not known beforehand, such as the node.
+
+    `quote` is applied to all that is known, as `glob.escape` is for a search.
+    """
+    array, _, index = task.partition("_")
+    known = {"A": array, "a": index, "x": job, "u": user, "%": "%"}
+    pieces, at = [], 0
+    for symbol in _SYMBOL.finditer(pattern):
+        width, letter = symbol.groups()
+        value = known.get(letter)
+        if value is not None and width and letter in "Aa":
+            value = value.zfill(int(width))
+        pieces += [quote(pattern[at : symbol.start()]), "*" if value is None else quote(value)]
+        at = symbol.end()
+    return "".join([*pieces, quote(pattern[at:])])
 
 
 def keeps_its_size(job: MalleableJob, check: ScriptCheck | None) -> bool:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from malletrain.domain.job import Curve, MalleableJob, ThroughputSample
+from malletrain.learn.curve import grid_sizes
 from malletrain.sizing.batching import best_batch, statistical_efficiency
 from malletrain.sizing.problem import JobDemand, Sizes
 
@@ -95,16 +96,6 @@ def batch_curves(job: MalleableJob, samples: Iterable[ThroughputSample]) -> tupl
         if any(rate for _, rate in curve.points):
             curves.append((batch, curve))
     return tuple(curves)
-
-
-def grid_sizes(most: int) -> Sequence[int]:
-    """1, 2, 3, 4, 6, 8, 12, ... up to `most`: enough for straight lines between them."""
-    sizes = {1, max(1, most)}
-    size = 2
-    while size <= most:
-        sizes |= {size, min(size + size // 2, most)}
-        size *= 2
-    return sorted(sizes)
 
 
 def chosen_batches(demands: Sequence[JobDemand], answer: Sizes) -> dict[int, tuple[tuple[int, int], ...]]:

@@ -221,12 +221,8 @@ class CurveFit:
         """The curve up to `max_nodes`: measured sizes and enough others for straight lines between them."""
         if (kept := self._curves.get(max_nodes)) is not None:
             return kept
-        sizes = {m.nodes for m in self.measured} | {1, max(1, max_nodes)}
-        size = 1
-        while size < max_nodes:
-            sizes |= {size, min(size + size // 2, max_nodes)} if size > 1 else {1}
-            size *= 2
-        curve = self._curves[max_nodes] = Curve(tuple(zip(sorted(sizes), self.rates(sorted(sizes)), strict=True)))
+        sizes = sorted({m.nodes for m in self.measured}.union(grid_sizes(max_nodes)))
+        curve = self._curves[max_nodes] = Curve(tuple(zip(sizes, self.rates(sizes), strict=True)))
         return curve
 
     @property
@@ -293,6 +289,16 @@ def _resampled(weight: Floats, count: int) -> NDArray[np.int64]:
     """`count` places drawn in proportion to their weights, which add up to 1 (systematic resampling)."""
     at = (np.arange(count) + 0.5) / count
     return np.searchsorted(np.cumsum(weight), at).clip(max=len(weight) - 1)
+
+
+def grid_sizes(most: int) -> Sequence[int]:
+    """1, 2, 3, 4, 6, 8, 12, ... up to `most`: enough for straight lines between them."""
+    sizes = {1, max(1, most)}
+    size = 2
+    while size <= most:
+        sizes |= {size, min(size + size // 2, most)}
+        size *= 2
+    return sorted(sizes)
 
 
 def fit_curve(samples: Iterable[ThroughputSample], prior_jobs: PriorJobs | None = None) -> CurveFit | None:

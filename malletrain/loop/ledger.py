@@ -34,19 +34,18 @@ from malletrain.learn.class_curves import fits_by_class
 from malletrain.learn.curve import fit_curve, shared_evidence
 from malletrain.learn.prior_jobs import MAX_PRIOR_JOBS, Evidence, PriorJobs, application
 from malletrain.learn.samples import plausible
-from malletrain.loop.breaker import HarmSignals
 from malletrain.loop.job_state import JobNotice, JobState, fold, notices_due
 from malletrain.loop.trackers.account_usage import (
     MAX_JOBS_PER_ACCOUNT,
     AccountUsage,
-    SubmittedWork,
+    SubmittedJob,
+    arriving,
     submitted_work,
 )
 from malletrain.loop.trackers.costs import INDEPENDENT_ITEMS, RELAUNCH, TELLING_COSTS, Costs, ReleaseLatency
-from malletrain.loop.trackers.harm_signals import Conduct, HarmSignalTracker
+from malletrain.loop.trackers.harm_signals import Conduct, HarmSignals, HarmSignalTracker
 from malletrain.loop.trackers.hole_history import HoleTracker
-from malletrain.loop.trackers.jobs_behind import JobsBehind
-from malletrain.loop.trackers.main_jobs import MainJobsMet
+from malletrain.loop.trackers.main_jobs import JobsBehind, MainJobsMet
 from malletrain.loop.trackers.main_promise import PromiseTracker
 from malletrain.loop.trackers.start_backoff import StartBackoff
 from malletrain.loop.trackers.straggler_history import StragglerHistory
@@ -96,7 +95,7 @@ class Ledger:
         self.exits = ReleaseLatency()
         self.unstarted = StartBackoff()
         self.paces = StragglerHistory()
-        self.submitted = SubmittedWork()
+        self._submitted: dict[str, deque[SubmittedJob]] = {}  # of jobs that are over, the newest by account
         self.harm_signals = HarmSignalTracker()
         self.conduct = Conduct()
         self.main_jobs = MainJobsMet()
@@ -241,7 +240,8 @@ class Ledger:
             )
             for record in sorted(mine, key=lambda record: record.job.submitted_at)[-MAX_JOBS_PER_ACCOUNT:]
         ]
-        return {budget.name: self.submitted.arriving(budget.accounts, live, now) for budget in budgets}
+        over = [job for account in sorted(wanted) for job in self._submitted.get(account, ())]
+        return {budget.name: arriving(budget.accounts, [*over, *live], now) for budget in budgets}
 
     def views(self) -> Mapping[int, JobView]:
         """What is known of every job, by id, in its order; immutable, and built anew only for jobs that changed."""
@@ -413,7 +413,8 @@ class Ledger:
         self._fitted(record)
         record.ignored += Counter(record.fit.ignored if record.fit else {})
         record.fit, record.by_class = None, {}
-        self.submitted.ended(submitted_work(record.job, self._curve(record), record.samples_done, 0.0))
+        if work := submitted_work(record.job, self._curve(record), record.samples_done, 0.0):
+            self._submitted.setdefault(work.account, deque(maxlen=MAX_JOBS_PER_ACCOUNT)).append(work)
         if record.telling:
             key = application(record.job)
             kept = self._earlier.pop(key, deque(maxlen=MAX_PRIOR_JOBS))

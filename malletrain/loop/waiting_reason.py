@@ -8,8 +8,7 @@ from malletrain.decide.limits import affordable_nodes
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import Decision
 from malletrain.domain.event import JobCancelled, JobFailed, JobHeld, JobReleased
-from malletrain.domain.job import DependencyKind, Elastic, JobPhase, JobView, MalleableJob
-from malletrain.domain.output_files import output_file
+from malletrain.domain.job import DependencyKind, Elastic, JobPhase, JobView, MalleableJob, output_file
 from malletrain.domain.snapshot import SlurmState, Snapshot
 from malletrain.learn.profiling import RETRY_S
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
@@ -21,22 +20,14 @@ class AssumedPlacement(StrEnum):
     RANDOM = "random"  #: any, by the seed
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """Record i holds `node[first[i]:first[i + 1]]`. `overcommitted` is the share of the log's time in which jobs
-    need more nodes than the machine has; `lacking` how many node-seconds found no node."""
-
-    first: NDArray[np.int64]
-    node: NDArray[np.int32]
-    overcommitted: float
-    lacking: float
-
-
-def place_jobs(jobs: JobRecords, nodes: int, procs_per_node: int, rule: AssumedPlacement, seed: int) -> Placed:
-    """Places every record on `nodes` nodes of `procs_per_node` processors.
+def place_jobs(
+    jobs: JobRecords, nodes: int, procs_per_node: int, rule: AssumedPlacement, seed: int
+) -> tuple[Ints, Nodes]:
+    """Places every record on `nodes` nodes of `procs_per_node` processors: with `first` and `node` as they are
+    returned, record i holds `node[first[i]:first[i + 1]]`.
 
     A job of fewer processors than a node shares a node with others of its kind; larger ones take whole nodes. A job
-    that finds too few free nodes takes what there is: such a log is inconsistent, and the answer says how much.
+    that finds too few free nodes takes what there is: such a log is inconsistent (`overcommitted`).
     """
     wanted, part = wanted_nodes(jobs, procs_per_node)
     machine = Machine(nodes, procs_per_node, rule, seed)
@@ -54,13 +45,13 @@ def place_jobs(jobs: JobRecords, nodes: int, procs_per_node: int, rule: AssumedP
         held[i] = machine.take(want[i], parts[i])
     counts = np.array([len(nodes_of) for nodes_of in held], dtype=np.int64)
     first = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-    node = np.concatenate(held) if held else np.empty(0, np.int32)
-    need = np.where(part > 0, part / max(1, procs_per_node), wanted)
-    return Placed(first, node, *_overcommitted(jobs, need, nodes))
+    return first, np.concatenate(held) if held else np.empty(0, np.int32)
 
 
-def _overcommitted(jobs: JobRecords, need: NDArray[np.float64], nodes: int) -> tuple[float, float]:
+def overcommitted(jobs: JobRecords, nodes: int, procs_per_node: int) -> tuple[float, float]:
     """The share of the log's time in which jobs need more nodes than there are, and the node-seconds beyond them."""
+    wanted, part = wanted_nodes(jobs, procs_per_node)
+    need = np.where(part > 0, part / max(1, procs_per_node), wanted)
     horizon = float(np.max(jobs.end[np.isfinite(jobs.end)], initial=jobs.last_seen))
     when = np.concatenate([jobs.start, np.minimum(jobs.end, horizon)])
     order = np.argsort(when, kind="stable")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
+from malletrain.replay.traces.trace import BUSY, DOWN, IDLE, JobRecords
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -33,23 +33,8 @@ class Changes:
     initial: States
 
 
-@dataclass(frozen=True, slots=True)
-class Holdings:
-    """Record i held `node[first[i]:first[i + 1]]` from `start[i]` to `end[i]` (inf: still running)."""
-
-    first: Ints
-    node: Nodes
-    start: Floats
-    end: Floats
-
-
-@dataclass(frozen=True, slots=True)
-class Outages:
-    """At `time[i]` one outage of node `node[i]` begins (`delta[i]` 1) or ends (-1)."""
-
-    node: Nodes
-    time: Floats
-    delta: Nodes
+#: Of each begin (1) and end (-1) of an outage its node, when it is, and which of the two; by node, then time.
+Outages = tuple[Nodes, Floats, Nodes]
 
 
 def from_events(node: Nodes, time: Floats, state: States, nodes: int) -> Changes:
@@ -60,20 +45,20 @@ def from_events(node: Nodes, time: Floats, state: States, nodes: int) -> Changes
     return Changes(iter([(node[stands], time[stands], state[stands])]), np.full(nodes, BUSY, np.int8))
 
 
-def from_holdings(held: Holdings, rank: Nodes, nodes: int, outages: Outages | None = None) -> Changes:
+def from_holdings(jobs: JobRecords, first: Ints, held: Nodes, rank: Nodes, nodes: int, outages: Outages) -> Changes:
     """Down wherever an outage is, else busy wherever a job is, else idle: a log would have shown a job there.
 
-    `rank` gives the number among the `nodes` chosen of each node that `held` and `outages` name, -1 where not chosen.
+    Record i of `jobs` held `held[first[i]:first[i + 1]]`; `rank` gives the number of each of these among the `nodes`
+    chosen, -1 where it is not; `outages` are of those chosen.
     """
-    return Changes(_parts(held, rank, nodes, _sorted(outages, rank)), np.full(nodes, IDLE, np.int8))
+    return Changes(_parts(jobs, first, rank[held], nodes, outages), np.full(nodes, IDLE, np.int8))
 
 
 def _parts(
-    held: Holdings, rank: Nodes, nodes: int, outages: tuple[Nodes, Floats, Nodes]
+    jobs: JobRecords, first: Ints, node: Nodes, nodes: int, outages: Outages
 ) -> Iterator[tuple[Nodes, Floats, States]]:
-    counts = np.diff(held.first)
+    counts = np.diff(first)
     record = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-    node = rank[held.node]
     chosen = node >= 0
     if not chosen.all():
         node, record = node[chosen], record[chosen]
@@ -91,8 +76,8 @@ def _parts(
         down = slice(*np.searchsorted(out_node, [low, high]))
         yield _states(
             node[part],
-            held.start[record[part]],
-            held.end[record[part]],
+            jobs.start[record[part]],
+            jobs.end[record[part]],
             out_node[down],
             out_time[down],
             out_delta[down],
@@ -166,15 +151,6 @@ def _running_sum(delta: Nodes, begins: Ints, sizes: Ints) -> Ints:
     if len(begins):
         total -= np.repeat(total[begins] - delta[begins], sizes)
     return total
-
-
-def _sorted(outages: Outages | None, rank: Nodes) -> tuple[Nodes, Floats, Nodes]:
-    if outages is None:
-        return np.empty(0, np.int32), np.empty(0), np.empty(0, np.int32)
-    node = rank[outages.node]
-    order = np.argsort(node, kind="stable")
-    order = order[node[order] >= 0]
-    return node[order], outages.time[order], outages.delta[order]
 
 
 def _first_of_each(node: Nodes) -> NDArray[np.bool_]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from malletrain.domain.errors import InvalidInput
-from malletrain.replay.assumed_placement import AssumedPlacement, place_jobs, wanted_nodes
-from malletrain.replay.changes import Changes, Holdings, Outages, from_events, from_holdings, windowed
+from malletrain.replay.assumed_placement import AssumedPlacement, overcommitted, place_jobs, wanted_nodes
+from malletrain.replay.changes import Changes, Outages, from_events, from_holdings, windowed
 from malletrain.replay.traces import Account, JobRecords, NodeChanges, Trace
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
 
@@ -48,7 +49,7 @@ class Window:
         return known and name not in self.exclude and (not self.include or name in self.include)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ClusterTrace:
     """Changes of node states from `start` to `end` (Unix seconds), in steps of equal time.
 
@@ -67,21 +68,14 @@ class ClusterTrace:
     state: NDArray[np.int8]
     warnings: tuple[str, ...] = ()
     names_are_real: bool = False
-    _counts: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = field(
-        default_factory=list, init=False, repr=False, compare=False
-    )  #: once they were asked for
 
     @property
     def seconds(self) -> float:
         return self.end - self.start
 
+    @cached_property
     def counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Idle and down nodes after each step: made once, the same read-only arrays for all who ask."""
-        if not self._counts:
-            self._counts.append(self._counted())
-        return self._counts[0]
-
-    def _counted(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Idle and down nodes after each step: read-only arrays."""
         state = np.full(len(self.nodes), BUSY, np.int8)
         idle = np.zeros(len(self.time), np.int64)
         down = np.zeros(len(self.time), np.int64)
@@ -135,10 +129,9 @@ def cluster_trace(trace: Trace, window: Window, outages: NodeChanges | None = No
         InvalidInput: the window is empty, or outside the trace.
     """
     if isinstance(trace, NodeChanges):
-        machine = _from_events(trace, window)
+        names, changes, bounds, warnings = _from_events(trace, window)
     else:
-        machine = _from_jobs(trace, window, outages)
-    bounds, warnings = machine.bounds, machine.warnings
+        names, changes, bounds, warnings = _from_jobs(trace, window, outages)
     start = _edge(window.start, window.start_after, bounds[0], bounds[0])
     end = _edge(window.end, window.end_after, bounds[0], bounds[1])
     if not start < end:
@@ -150,10 +143,10 @@ def cluster_trace(trace: Trace, window: Window, outages: NodeChanges | None = No
         )
     if start < bounds[0] or end > bounds[1]:
         warnings.append("The window is wider than the trace: nodes keep their last known state outside it.")
-    time, first, node, state = windowed(machine.changes, start, end)
+    time, first, node, state = windowed(changes, start, end)
     return ClusterTrace(
         trace.account,
-        machine.names,
+        names,
         start,
         end,
         time,
@@ -171,14 +164,8 @@ def _edge(asked: float | None, after: float | None, begin: float, otherwise: flo
     return otherwise if after is None else begin + after
 
 
-@dataclass(frozen=True, slots=True)
-class _Machine:
-    """Names of the nodes, their changes, and for which span the log shows what ran."""
-
-    names: tuple[str, ...]
-    changes: Changes
-    bounds: tuple[float, float]
-    warnings: list[str]
+#: Names of the nodes, their changes, for which span the log shows what ran, and warnings.
+_Machine = tuple[tuple[str, ...], Changes, tuple[float, float], list[str]]
 
 
 def _from_events(trace: NodeChanges, window: Window) -> _Machine:
@@ -187,7 +174,7 @@ def _from_events(trace: NodeChanges, window: Window) -> _Machine:
     rank = _ranks(chosen, len(trace.nodes))
     keep = rank[trace.node] >= 0
     changes = from_events(rank[trace.node[keep]], trace.time[keep], trace.state[keep], len(chosen))
-    return _Machine(tuple(trace.nodes[i] for i in chosen), changes, (float(trace.time[0]), float(trace.time[-1])), [])
+    return tuple(trace.nodes[i] for i in chosen), changes, (float(trace.time[0]), float(trace.time[-1])), []
 
 
 def _ranks(chosen: Sequence[int], nodes: int) -> NDArray[np.int32]:
@@ -215,10 +202,10 @@ def _from_jobs(jobs: JobRecords, window: Window, outages: NodeChanges | None) ->
             raise InvalidInput("--machine", "the log does not say where jobs ran: give --nodes N, the machine's size")
         names, first, node = _placed(jobs, window, warnings)
         chosen = list(range(len(names)))
-    changes = from_holdings(
-        Holdings(first, node, jobs.start, jobs.end), _ranks(chosen, len(names)), len(chosen), _outages(outages, names)
-    )
-    return _Machine(tuple(names[i] for i in chosen), changes, _complete_part(jobs, warnings), warnings)
+    mine = tuple(names[i] for i in chosen)
+    rank = _ranks(chosen, len(names))
+    changes = from_holdings(jobs, first, node, rank, len(chosen), _outages(outages, mine))
+    return mine, changes, _complete_part(jobs, warnings), warnings
 
 
 def _with_unused(jobs: JobRecords, window: Window, warnings: list[str]) -> list[str]:
@@ -240,18 +227,19 @@ def _placed(
     jobs: JobRecords, window: Window, warnings: list[str]
 ) -> tuple[list[str], NDArray[np.int64], NDArray[np.int32]]:
     nodes, per_node = _machine_size(jobs, window, warnings)
-    placed = place_jobs(jobs, nodes, per_node, window.placement, window.seed)
+    first, node = place_jobs(jobs, nodes, per_node, window.placement, window.seed)
     warnings.append(
         f"The log does not say where jobs ran: the rule {window.placement.value} placed them on {nodes:,} nodes."
     )
-    if placed.overcommitted > 0:
-        word = "INCONSISTENT LOG" if placed.overcommitted > 0.01 else "A little inconsistent"
+    share, lacking = overcommitted(jobs, nodes, per_node)
+    if share > 0:
+        word = "INCONSISTENT LOG" if share > 0.01 else "A little inconsistent"
         warnings.append(
-            f"{word}: for {placed.overcommitted:.2%} of the time the running jobs need more nodes than the "
-            f"{nodes:,} there are ({placed.lacking / 3600:,.0f} node-hours found no node). The answer is too low by "
+            f"{word}: for {share:.2%} of the time the running jobs need more nodes than the "
+            f"{nodes:,} there are ({lacking / 3600:,.0f} node-hours found no node). The answer is too low by "
             "what they hide, or --nodes is wrong."
         )
-    return [f"n{i:06d}" for i in range(nodes)], placed.first, placed.node
+    return [f"n{i:06d}" for i in range(nodes)], first, node
 
 
 def _machine_size(jobs: JobRecords, window: Window, warnings: list[str]) -> tuple[int, int]:
@@ -280,14 +268,15 @@ def _peak(jobs: JobRecords, per_node: int) -> int:
     return int(np.cumsum(delta[order]).max(initial=1))
 
 
-def _outages(outages: NodeChanges | None, names: list[str]) -> Outages | None:
+def _outages(outages: NodeChanges | None, names: Sequence[str]) -> Outages:
+    """Those of the nodes of these names."""
     if outages is None:
-        return None
+        return np.empty(0, np.int32), np.empty(0), np.empty(0, np.int32)
     index = {name: i for i, name in enumerate(names)}
-    number = np.array([index.get(name, -1) for name in outages.nodes], np.int32)
-    keep = number[outages.node] >= 0
-    delta = np.where(outages.state == DOWN, 1, -1).astype(np.int32)
-    return Outages(number[outages.node[keep]], outages.time[keep], delta[keep])
+    node = np.array([index.get(name, -1) for name in outages.nodes], np.int32)[outages.node]
+    order = np.argsort(node, kind="stable")
+    order = order[node[order] >= 0]
+    return node[order], outages.time[order], np.where(outages.state[order] == DOWN, 1, -1).astype(np.int32)
 
 
 def _complete_part(jobs: JobRecords, warnings: list[str]) -> tuple[float, float]:

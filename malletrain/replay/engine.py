@@ -28,7 +28,7 @@ from malletrain.decide.reconcile import starts_at_once
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.options import Options
 from malletrain.replay.pilot_rules import HoleRecords, MultiNodeTasks, Turns, cheapest_pilots, cohorts
-from malletrain.replay.policy_inputs import ClassesOfNodes, ClassIdeal, ClassRates
+from malletrain.replay.policy_inputs import ClassesOfNodes, RatesByClass
 from malletrain.replay.result import Cause, Log, Result, Totals
 from malletrain.replay.scoring.ideal import Ideal
 from malletrain.replay.sizer import PolicySizer, SizeBounds, demand, rate_of_one, speedups, trained_curve
@@ -76,8 +76,7 @@ class Engine:
         self.classes = ClassesOfNodes(options.classes, nodes) if options.classes else None
         if self.classes is not None:
             asked = [demand(each, 0) for each in jobs]
-            self._class_rates = ClassRates(self.classes, jobs, asked)
-            self._class_ideal = ClassIdeal(self.classes, jobs, asked)
+            self._by_class = RatesByClass(self.classes, jobs, asked)
         self.arrivals = sorted(range(n), key=lambda j: (jobs[j].job.submitted_at, j))
         # nodes
         self.state = np.full(nodes, BUSY, np.int8)
@@ -307,7 +306,7 @@ class Engine:
     def _ideal_now(self) -> float:
         if self.classes is None:
             return self.ideal.at(self.live, self.n_idle)
-        return self._class_ideal.at(self.live, self._supply())
+        return self._by_class.ideal(self.live, self._supply())
 
     def _supply(self) -> tuple[int, ...]:
         """Idle nodes of each class."""
@@ -322,7 +321,7 @@ class Engine:
             return
         of = self.classes.of_node[(self.owner == j) & self.warm]
         world = tuple(np.bincount(of, minlength=len(self.classes.names)).tolist())
-        self.rate[j] = self._class_rates.samples_per_s(j, world) / self.unit[j]
+        self.rate[j] = self._by_class.samples_per_s(j, world) / self.unit[j]
 
     # -- what happens ----------------------------------------------------------------------------------------------
 

@@ -81,7 +81,7 @@ def _times(count: int) -> str:
 def likely_outages(trace: ClusterTrace) -> tuple[LikelyOutage, ...]:
     """What was probably no idle time, the largest first. Nodes that were away are looked for only where the log says
     which nodes jobs ran on."""
-    idle, down = trace.counts()
+    idle, down = trace.counts
     lasts = np.diff(np.append(trace.time, trace.end))
     up = len(trace.nodes) - down
     share = idle / np.maximum(up, 1)

@@ -14,24 +14,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from malletrain.decide.rules import Rules
+from malletrain.domain import event as kinds
 from malletrain.domain.decision import LeavePilot
 from malletrain.domain.errors import InvalidInput
-from malletrain.domain.event import (
-    DaemonStarted,
-    DaemonStopped,
-    Event,
-    GenerationPublished,
-    GenerationSwitched,
-    JobAnnounced,
-    JobCompleted,
-    Payload,
-    SamplesReported,
-    TasksAdded,
-    WorkerJoined,
-    WorkerLeft,
-    WorkerLost,
-    WorkerWarm,
-)
+from malletrain.domain.event import Event, Payload
 from malletrain.domain.job import PilotEnd, pilot_name, task_of
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState
 from malletrain.loop.memory import ManualClock, MemoryCluster, MemoryJournal, MemoryWorkers
@@ -138,7 +124,7 @@ class SimulatedWorkers(MemoryWorkers):
         training = self.jobs[job_id]
         self.job_of[pilot] = job_id
         training.activating[pilot] = self.clock.now() + training.each.costs.activate_s
-        self._say(WorkerJoined(pilot), job_id, pilot)
+        self._say(kinds.WorkerJoined(pilot), job_id, pilot)
 
     def lost(self, pilots: Sequence[str]) -> None:
         """Pilots whose nodes were taken, all at once, with all others of their Slurm tasks."""
@@ -148,7 +134,7 @@ class SimulatedWorkers(MemoryWorkers):
         for pilot in pilots:
             job_id = self.job_of.pop(pilot, None)
             if job_id is not None:
-                self._say(WorkerLost(pilot, "preempted"), job_id, pilot)
+                self._say(kinds.WorkerLost(pilot, "preempted"), job_id, pilot)
                 gone.setdefault(job_id, []).append(pilot)
         for job_id, members in sorted(gone.items()):
             self._without(job_id, members)
@@ -186,16 +172,16 @@ class SimulatedWorkers(MemoryWorkers):
             if ready and not training.over:
                 for pilot in ready:
                     del training.activating[pilot]
-                    self._say(WorkerWarm(pilot), job_id, pilot)
+                    self._say(kinds.WorkerWarm(pilot), job_id, pilot)
                 self._switch(job_id, [*training.world, *ready], grew=True)
             total = training.each.job.total_samples
             if total is not None and not training.over and total - training.done <= training.rate * 1e-6:
                 self._report_window(job_id)
                 training.over = True
-                self._say(JobCompleted({"samples": training.done}), job_id)
+                self._say(kinds.JobCompleted({"samples": training.done}), job_id)
                 for pilot in [*training.world, *training.activating]:
                     self.job_of.pop(pilot, None)
-                    self._say(WorkerLeft(pilot), job_id, pilot)
+                    self._say(kinds.WorkerLeft(pilot), job_id, pilot)
                     ended.append(pilot)
                 training.world, training.activating = [], {}
         return ended
@@ -220,16 +206,16 @@ class SimulatedWorkers(MemoryWorkers):
         training.world = members
         training.generation += 1
         now, costs = self.clock.now(), training.each.costs
-        self._say(GenerationPublished(training.generation, tuple(members)), job_id)
+        self._say(kinds.GenerationPublished(training.generation, tuple(members)), job_id)
         if members and not first:
             pause = costs.grow_s if grew else costs.shrink_s
             training.stalled = max(training.stalled, now + pause)
-            self._say(GenerationSwitched(training.generation, len(members), pause, 0, grew), job_id)
+            self._say(kinds.GenerationSwitched(training.generation, len(members), pause, 0, grew), job_id)
 
     def _report_window(self, job_id: int) -> None:
         training = self.jobs[job_id]
         if training.window_s > 0:
-            window = SamplesReported(
+            window = kinds.SamplesReported(
                 nodes=len(training.world),
                 samples=training.window_samples,
                 seconds=training.window_s,
@@ -261,7 +247,7 @@ def replay_through_loop(
     )
     workers, journal = SimulatedWorkers(clock), MemoryJournal()
     loop = Loop(cluster, workers, journal, clock, policy, rules)
-    loop.record([Event(trace.start, DaemonStarted("replay", pid=0))])
+    loop.record([Event(trace.start, kinds.DaemonStarted("replay", pid=0))])
     arrivals = sorted(jobs, key=lambda each: (each.job.submitted_at, each.job.id))
     state = np.full(len(trace.nodes), BUSY, np.int8)
     step, changed, tick_at = 0, every_tick, trace.start
@@ -297,7 +283,7 @@ def replay_through_loop(
     clock.advance(max(0.0, trace.end - clock.now()))
     workers.train()
     workers.close()
-    loop.record([*workers.reports(), Event(trace.end, DaemonStopped())])
+    loop.record([*workers.reports(), Event(trace.end, kinds.DaemonStopped())])
     return tuple(journal.read())
 
 
@@ -316,15 +302,15 @@ def _submit(
     added = _held_tasks(cluster, each.job.user, tasks)
     workers.jobs[each.job.id] = _Training(each, added.array_id)
     now = clock.now()
-    loop.record([Event(now, JobAnnounced(each.job), each.job.id), Event(now, added, each.job.id)])
+    loop.record([Event(now, kinds.JobAnnounced(each.job), each.job.id), Event(now, added, each.job.id)])
 
 
-def _held_tasks(cluster: MemoryCluster, user: str, tasks: int) -> TasksAdded:
+def _held_tasks(cluster: MemoryCluster, user: str, tasks: int) -> kinds.TasksAdded:
     """A new array of so many."""
     array = cluster.submit_array(user, tasks + FIRST_TASK)
     for task in range(FIRST_TASK):
         del cluster.tasks[f"{array}_{task}"]
-    return TasksAdded(array, tuple(range(FIRST_TASK, FIRST_TASK + tasks)))
+    return kinds.TasksAdded(array, tuple(range(FIRST_TASK, FIRST_TASK + tasks)))
 
 
 def _top_up(cluster: MemoryCluster, workers: SimulatedWorkers, loop: Loop, clock: ManualClock) -> None:

@@ -127,7 +127,6 @@ class Turns:
 
     def __init__(self, jobs: Sequence[TrainingJob], rules: Rules) -> None:
         self._max_wait_s, self._turn_s = rules.max_wait_s, rules.turn_s
-        self._least = [each.job.min_nodes for each in jobs]
         self.changed: Floats = np.array([each.job.submitted_at for each in jobs])
         self.waited: Floats = np.zeros(len(jobs))
         self._had: NDArray[np.bool_] = np.zeros(len(jobs), np.bool_)
@@ -148,19 +147,17 @@ class Turns:
         self._had[live] = has
         return True
 
-    def must(
-        self, live: Ints, held: Ints, nodes: int, now: float, least: Callable[[int], int] | None = None
-    ) -> frozenset[int]:
+    def must(self, live: Ints, held: Ints, nodes: int, now: float, least: Callable[[int], int]) -> frozenset[int]:
         """The jobs that must have nodes now: those on their turn, then the longest waiting, as far as nodes reach.
         `held`: what they hold at this look, less pilots that leave at it, which end a turn and begin no wait.
-        `least(job)`: the fewest nodes that it may have at this moment, where these may not be its fewest ever."""
+        `least(job)`: the fewest nodes that it may have at this moment."""
         if self._max_wait_s <= 0 or not len(live):
             return frozenset()
         waits = Waits(live, held > 0, self._had[live], self.changed[live], self.waited[live])
 
         def fewest(job: int, left: int) -> int:
-            fewest_of_job = self._least[job] if least is None else least(job)
-            return fewest_of_job if fewest_of_job <= left else 0
+            own = least(job)
+            return own if own <= left else 0
 
         return on_turn_or_starving(waits, nodes, now, self._max_wait_s, self._turn_s, fewest)
 

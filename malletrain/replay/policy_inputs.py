@@ -16,7 +16,7 @@ from malletrain.decide.limits import affordable_nodes
 from malletrain.decide.rules import AccountBudget, Period
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import Curve
-from malletrain.loop.trackers.account_usage import SubmittedWork, submitted_work
+from malletrain.loop.trackers.account_usage import arriving, submitted_work
 from malletrain.replay.workload import TrainingJob
 from malletrain.sizing.class_values import RatesOnClasses, class_table
 from malletrain.sizing.constraints import cap
@@ -78,11 +78,14 @@ class BudgetAccounts:
             if most < sum(demands[i].max for i in mine):
                 caps.append(cap(f"budget {budget.name}", ids, most))
             work = {demands[i].id: self._work(live[i], left(live[i]), horizon_s) for i in mine}
-            seen = [each for each in self._submitted if each is not None and each.at <= now]
-            arriving = SubmittedWork().arriving(budget.accounts, seen, now)
             budgets.append(
                 NodeBudget(
-                    f"budget {budget.name}", frozenset(ids), rest, work, budget.period.end(now) - now, arriving
+                    f"budget {budget.name}",
+                    frozenset(ids),
+                    rest,
+                    work,
+                    budget.period.end(now) - now,
+                    arriving(budget.accounts, self._submitted, now),
                 )
             )
         return tuple(caps), tuple(budgets)
@@ -183,52 +186,43 @@ def _by_ring(on: OnClasses) -> Synchronous:
     return Synchronous(1.0, rates, max(0.0, lost * nodes / (nodes - 1)) if nodes > 1 else 0.0)
 
 
-class ClassRates:
-    """What jobs train on mixtures of classes, as a speed-up over one node of their own curve."""
+class RatesByClass:
+    """What jobs, of whom these are the `demands`, train on nodes of several classes."""
 
     def __init__(self, classes: ClassesOfNodes, jobs: Sequence[TrainingJob], demands: Sequence[JobDemand]) -> None:
         self._classes, self._jobs = classes, jobs
+        self._on = [classes.on(each) for each in jobs]
         self._demands = [
-            replace(demand, on_classes=classes.on(each)) for each, demand in zip(jobs, demands, strict=True)
+            replace(demand, current=0, on_classes=on, activate_s=0.0)
+            for demand, on in zip(demands, self._on, strict=True)
         ]
         self._rates = [RatesOnClasses(demand, classes.names) for demand in self._demands]
         self._known: dict[tuple[int, tuple[int, ...]], float] = {}
+        self._best: dict[tuple[tuple[int, ...], tuple[int, ...]], float] = {}
 
     def samples_per_s(self, j: int, world: tuple[int, ...]) -> float:
         """Of job j on so many nodes of each class; 0 where it may not run on them."""
         key = (j, world)
         if key not in self._known:
             total = sum(world)
-            mixture = {name: k for name, k in zip(self._classes.names, world, strict=True) if k}
-            on = self._demands[j].on_classes
-            fewest = min((on.min.get(name, 0) for name in mixture), default=0) if on and len(mixture) == 1 else 0
+            mixture = [name for name, k in zip(self._classes.names, world, strict=True) if k]
+            fewest = self._on[j].min.get(mixture[0], 0) if len(mixture) == 1 else 0
             may = self._jobs[j].job.permits(total) and total >= fewest
             self._known[key] = float(self._rates[j].at(np.array([world]).T)[0]) if may else 0.0
         return self._known[key]
 
-
-class ClassIdeal:
-    """The best sum of speed-ups at no cost, by class: the bound that the solver proves."""
-
-    def __init__(self, classes: ClassesOfNodes, jobs: Sequence[TrainingJob], demands: Sequence[JobDemand]) -> None:
-        self._classes = classes
-        self._demands = [
-            replace(demand, current=0, on_classes=classes.on(each), activate_s=0.0)
-            for each, demand in zip(jobs, demands, strict=True)
-        ]
-        self._known: dict[tuple[tuple[int, ...], tuple[int, ...]], float] = {}
-
-    def at(self, live: tuple[int, ...], supply: tuple[int, ...]) -> float:
-        """Of the jobs `live` on so many idle nodes of each class."""
+    def ideal(self, live: tuple[int, ...], supply: tuple[int, ...]) -> float:
+        """The best sum of speed-ups at no cost, of the jobs `live` on so many idle nodes of each class: the bound
+        that the solver proves."""
         if not live or not sum(supply):
             return 0.0
         key = (live, supply)
-        if key not in self._known:
+        if key not in self._best:
             counts = dict(zip(self._classes.names, supply, strict=True))
             # Imported here: a solver costs a tenth of a second to load.
             from malletrain.sizing.policies.milp.milp_policy import sized_by_class
 
             problem = Problem(1.0, sum(supply), tuple(self._demands[j] for j in live), classes=counts)
             answer = sized_by_class(problem, class_table(problem))
-            self._known[key] = answer.bound if np.isfinite(answer.bound) else answer.objective
-        return self._known[key]
+            self._best[key] = answer.bound if np.isfinite(answer.bound) else answer.objective
+        return self._best[key]

@@ -78,7 +78,7 @@ class Replay:
     def trace_json(self) -> dict[str, object]:
         """What is said of the trace in the JSON answer."""
         trace = self.trace
-        idle, down = trace.counts()
+        idle, down = trace.counts
         lasts = np.diff(np.append(trace.time, trace.end))
         total = len(trace.nodes) * trace.seconds
         return {

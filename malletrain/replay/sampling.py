@@ -77,7 +77,7 @@ def drawn_days(trace: ClusterTrace, days: int, seed: int, tick_s: float) -> Samp
     count = max(1, round(trace.seconds / DAY_S))
     unit = tick_s or 1.0
     edges = np.append(trace.start + np.floor(np.arange(count) * DAY_S / unit) * unit, trace.end)
-    idle, _ = trace.counts()
+    idle, _ = trace.counts
     some_idle = np.diff(integral(trace.time, idle, trace.end, edges)) > 0
     begin, end = edges[:-1][some_idle], edges[1:][some_idle]
     wanted = min(days, len(begin))
@@ -177,7 +177,7 @@ def sampled_replay(
     trace: ClusterTrace, jobs: Sequence[TrainingJob], sample: Sample, parts: Mapping[str, Sequence[Result]]
 ) -> SampledReplay:
     """Of a trace, jobs that are there all the time, and each policy's replays of the days, in order."""
-    idle, _ = trace.counts()
+    idle, _ = trace.counts
     best = Ideal.of_all(jobs, idle, len(trace.nodes))
     edges = np.stack([sample.begin, sample.end])
     of_idle, of_best = (np.diff(integral(trace.time, value, trace.end, edges), axis=0)[0] for value in (idle, best))

@@ -8,6 +8,7 @@ import os
 import secrets
 import threading
 import time
+from collections.abc import Mapping
 
 from malletrain.api.connections import ConnectionTable
 from malletrain.api.http_server import HttpServer, serve
@@ -37,8 +38,7 @@ class LocalCoordinator:
     Args:
         secret: that workers present as their credential.
         terms: the sizes that the job may have.
-        port: of `host` to listen on; with 0, `start` sets it to one that is free.
-        generations: the last generation of jobs that are known already.
+        last: the last worlds of jobs that are known already.
     """
 
     def __init__(
@@ -47,19 +47,16 @@ class LocalCoordinator:
         job: int,
         terms: JobTerms,
         settings: MembershipSettings,
-        port: int = 0,
-        generations: dict[int, int] | None = None,
-        host: str = "127.0.0.1",
+        last: Mapping[int, LastWorlds] | None = None,
     ) -> None:
-        self.port, self.secret, self.job, self.terms, self.host = port, secret, job, terms, host
+        self.secret, self.job, self.terms = secret, job, terms
+        self.host, self.port = "127.0.0.1", 0  #: to listen on; 0: one that is free, which `start` sets
         self.events: list[Event] = []
         clock = MachineClock()
         self.lock = threading.RLock()
         self.membership = Membership(
-            settings, clock, lambda claim: Admission(self.terms),
-            {job: LastWorlds(number) for job, number in (generations or {}).items()},
-            make_secret=secrets.token_hex,
-        )  # fmt: skip
+            settings, clock, lambda claim: Admission(self.terms), last, make_secret=secrets.token_hex
+        )
         self.gate = WorkersGate(self.membership, self.lock, self._persist, clock)
         limits = ApiLimits()
         self.connections = ConnectionTable(limits, limits.connections)

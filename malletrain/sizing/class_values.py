@@ -39,6 +39,7 @@ from malletrain.sizing.values import (
     add_profiling_terms,
     gains,
     permitted_sizes,
+    thinned,
 )
 
 #: Up to so many mixtures of one job are all looked at.
@@ -240,12 +241,7 @@ def _splits(job: JobDemand, first: int, second: int, most: int) -> tuple[Ints, I
     """How many nodes of two classes a mixture may have; where that were too many, of some sizes only."""
     sizes = [k for k in permitted_sizes(job, first + second).tolist() if k >= max(2, job.min)]
     if sum(sizes) > most:
-        kept, last = [], 0
-        for k in sizes:
-            if k <= 8 or k >= last * 9 / 8 or k == sizes[-1]:
-                kept.append(k)
-                last = k
-        sizes = kept
+        sizes = thinned(sizes, 8)
     step = max(1, -(-sum(sizes) // max(most, 1)))
     pairs = [(a, k - a) for k in sizes for a in range(1, k, step) if a <= first and k - a <= second]
     split = np.array(pairs, dtype=np.int64).reshape(-1, 2)

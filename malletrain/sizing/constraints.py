@@ -24,11 +24,6 @@ def cap(name: str, jobs: Iterable[JobId], nodes: int) -> LinearLimit:
     return LinearLimit(name, dict.fromkeys(jobs, 1.0), upper=nodes)
 
 
-def resource_cap(name: str, per_node: Mapping[JobId, float], available: float) -> LinearLimit:
-    """Jobs that draw `per_node` of something on each node (watts, licences) draw at most `available` together."""
-    return LinearLimit(name, dict(per_node), upper=available)
-
-
 def guaranteed_share(name: str, jobs: Iterable[JobDemand], nodes: int, live_nodes: int) -> LinearLimit:
     """A group holds at least `nodes` nodes together, or as near below as its permitted sizes reach on `live_nodes`.
 

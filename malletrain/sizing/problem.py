@@ -211,9 +211,6 @@ class LinearLimit:
             raise InvalidInput(f"constraint {self.name!r}", "a bound is not a number")
 
 
-Constraint = LinearLimit
-
-
 @dataclass(frozen=True, slots=True)
 class ArrivingWork:
     """A job such as a budget's accounts submit, for what is to come: `work_s` seconds on one node arrive with each,

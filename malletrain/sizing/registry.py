@@ -24,22 +24,13 @@ CORE = {
     "exact": "malletrain.sizing.policies.exact:Exact",
     "goodput": "malletrain.sizing.policies.goodput:Goodput",
     "lp": "malletrain.sizing.policies.lp:Lp",
-    "milp": "malletrain.sizing.policies.milp:Milp",
+    "milp": "malletrain.sizing.policies.milp.milp_policy:Milp",
 }
-
-#: Where this package's own plug-ins are.
-_PAPERS = "malletrain.sizing.papers."
 
 
 def names() -> tuple[str, ...]:
     """Every known policy's name, sorted."""
     return tuple(sorted({*CORE, *(e.name for e in entry_points(group=GROUP))}))
-
-
-def shipped() -> tuple[str, ...]:
-    """The names of the policies that come with this package, sorted."""
-    own = (e.name for e in entry_points(group=GROUP) if e.value.startswith(_PAPERS))
-    return tuple(sorted({*CORE, *own}))
 
 
 def policy(name: str) -> Policy:

@@ -111,6 +111,16 @@ def permitted_sizes(job: JobDemand, nodes: int) -> Ints:
     return np.concatenate((np.zeros(1, dtype=np.int64), np.arange(low, top + 1, dtype=np.int64)))
 
 
+def thinned(sizes: Sequence[int], whole: int) -> list[int]:
+    """Of ascending sizes all up to `whole`, then those that are an eighth apart, and the last."""
+    kept, last = list[int](), 0
+    for size in sizes:
+        if size <= whole or size >= last * 9 / 8 or size == sizes[-1]:
+            kept.append(size)
+            last = size
+    return kept
+
+
 @dataclass
 class ValueRowCache:
     """The rows of the last problem's jobs, for the next one: most jobs are the same, and so are their rows. `price`:

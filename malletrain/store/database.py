@@ -32,37 +32,29 @@ NETWORK_FILE_SYSTEMS = frozenset(
 
 def writer_engine(path: Path) -> Engine:
     """The one connection that writes; every transaction starts as BEGIN IMMEDIATE."""
-    engine = _engine(f"file:{quote(str(path))}?mode=rw", pool_size=1, begin="BEGIN IMMEDIATE")
-
-    @event.listens_for(engine, "connect")
-    def _configure(connection: sqlite3.Connection, _record: object) -> None:
-        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # takes effect on a new file alone, and before WAL
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")
-        connection.execute("PRAGMA foreign_keys=ON")
-
-    return engine
+    # The first takes effect on a new file alone, and before WAL.
+    pragmas = ("auto_vacuum=INCREMENTAL", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON")
+    return _engine(f"file:{quote(str(path))}?mode=rw", 1, "BEGIN IMMEDIATE", *pragmas)
 
 
 def reader_engine(path: Path, connections: int = 4) -> Engine:
     """Connections that cannot write, for people's views."""
-    engine = _engine(f"file:{quote(str(path))}?mode=ro", pool_size=connections, begin="BEGIN")
-
-    @event.listens_for(engine, "connect")
-    def _configure(connection: sqlite3.Connection, _record: object) -> None:
-        connection.execute("PRAGMA query_only=ON")
-
-    return engine
+    return _engine(f"file:{quote(str(path))}?mode=ro", connections, "BEGIN", "query_only=ON")
 
 
-def _engine(uri: str, pool_size: int, begin: str) -> Engine:
+def _engine(uri: str, pool_size: int, begin: str, *pragmas: str) -> Engine:
     if sqlite3.sqlite_version_info < MINIMUM_SQLITE:
         wanted = ".".join(map(str, MINIMUM_SQLITE))
         raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old: this Python needs SQLite {wanted} or newer")
 
     def connect() -> sqlite3.Connection:
         # Transactions are begun by hand below: sqlite3's own guess begins them too late, and never IMMEDIATE.
-        return sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(
+            uri, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+        )
+        for pragma in pragmas:
+            connection.execute(f"PRAGMA {pragma}")
+        return connection
 
     engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool, pool_size=pool_size, max_overflow=0)
 

@@ -4,7 +4,6 @@
 
 import sqlite3
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine
@@ -18,15 +17,6 @@ _BOOKKEEPING = """CREATE TABLE IF NOT EXISTS schema_version (
 )"""
 
 
-@dataclass(frozen=True, slots=True)
-class Migration:
-    """One step of the schema."""
-
-    version: int
-    name: str
-    sql: str
-
-
 def sql_folder() -> Path:
     """Where the SQL files are: in the installed package, or at the root of the checkout."""
     here = Path(__file__).resolve()
@@ -37,12 +27,9 @@ def sql_folder() -> Path:
     return folder
 
 
-def migrations(folder: Path) -> tuple[Migration, ...]:
-    """The migrations in `folder`, in order."""
-    return tuple(
-        Migration(int(path.name[:4]), path.stem[5:], path.read_text(encoding="utf-8"))
-        for path in sorted(folder.glob("*.sql"))
-    )
+def migrations(folder: Path) -> list[Path]:
+    """The migrations in `folder`, in order: each one step of the schema."""
+    return sorted(folder.glob("*.sql"))
 
 
 def statements(sql: str) -> list[str]:
@@ -78,14 +65,13 @@ def migrate(engine: Engine, folder: Path | None = None, before: Callable[[int], 
     if before is not None and 0 < version < len(known):
         before(version)
     for migration in known[version:]:
+        number, name = int(migration.name[:4]), migration.stem[5:]
         with engine.begin() as connection:
-            if schema_version(connection) >= migration.version:
+            if schema_version(connection) >= number:
                 continue
-            for statement in statements(migration.sql):
+            for statement in statements(migration.read_text(encoding="utf-8")):
                 connection.exec_driver_sql(statement)
-            connection.exec_driver_sql(
-                "INSERT INTO schema_version (version, name) VALUES (?, ?)", (migration.version, migration.name)
-            )
+            connection.exec_driver_sql("INSERT INTO schema_version (version, name) VALUES (?, ?)", (number, name))
     _refresh_views(engine, folder / "views")
     return len(known)
 

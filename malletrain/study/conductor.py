@@ -41,13 +41,6 @@ class StudyLimits:
     concurrent: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    number: int
-    over: TrialEnd
-    again: bool
-
-
 class Conductor:
     """One run of a study. Each trial gets a folder below `folder`; `stopping` is set (Ctrl-C) to end in order."""
 
@@ -62,7 +55,8 @@ class Conductor:
     ) -> None:
         self._study, self._definition, self._runs = study, definition, runs
         self._folder, self._say, self._stopping = folder, say, stopping
-        self._ended: queue.Queue[_Ended] = queue.Queue()
+        #: Trials that have ended: number, how, and whether their parameters are tried again.
+        self._ended: queue.Queue[tuple[int, TrialEnd, bool]] = queue.Queue()
         self._threads: dict[int, threading.Thread] = {}
         self._asking = threading.Lock()
         self._exhausted = threading.Event()
@@ -170,7 +164,7 @@ class Conductor:
                 TrialEnd(Ending.LOST, f"it could not be written down: {type(error).__name__}: {error}"),
                 False,
             )
-        self._ended.put(_Ended(trial.number, over, again))
+        self._ended.put((trial.number, over, again))
 
     def _objective(self, trial: optuna.Trial) -> tuple[TrialEnd, Any]:
         """Call the user's objective; how it ended, and its value."""
@@ -195,22 +189,21 @@ class Conductor:
     def _take_end(self) -> int:
         """Wait for a trial to end; 1 when it has an answer."""
         try:
-            ended = self._ended.get(timeout=POLL_INTERVAL_S)
+            number, over, again = self._ended.get(timeout=POLL_INTERVAL_S)
         except queue.Empty:
             return 0
-        self._threads.pop(ended.number).join()
-        over = ended.over
+        self._threads.pop(number).join()
         if over.ending in (Ending.COMPLETED, Ending.PRUNED):
             self._failures = 0
-            trial = self._study.get_trials(deepcopy=False)[ended.number]
+            trial = self._study.get_trials(deepcopy=False)[number]
             words = over.reason if over.ending is Ending.PRUNED else ", ".join(f"{v:g}" for v in trial.values or ())
-            self._say(f"trial {ended.number} {over.ending.value}: {words}")
+            self._say(f"trial {number} {over.ending.value}: {words}")
             return 1
-        if not ended.again:  # its own fault, or spoilt too often
+        if not again:  # its own fault, or spoilt too often
             self._failures += 1
             self._last_failure = over.reason
-        follows = "; its parameters are tried again" if ended.again else ""
-        self._say(f"trial {ended.number} {over.ending.value.replace('_', ' ')}: {over.reason}{follows}")
+        follows = "; its parameters are tried again" if again else ""
+        self._say(f"trial {number} {over.ending.value.replace('_', ' ')}: {over.reason}{follows}")
         return 0
 
     def _end_all(self) -> None:

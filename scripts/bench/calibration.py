@@ -22,8 +22,7 @@ from pathlib import Path
 from statistics import fmean
 
 from malletrain.domain.job import ResizeCosts
-from malletrain.replay.scoring.journal_score import score_journal
-from malletrain.replay.scoring.measured_costs import measured_costs
+from malletrain.replay.scoring.journal_score import measured_costs, score_journal
 from malletrain.store.journal import read_events
 from scripts.bench.shared import options_of
 from scripts.lab import Lab

@@ -22,7 +22,7 @@ from malletrain.domain.job import Curve
 from malletrain.replay import workload
 from malletrain.sizing.papers.greedy import Greedy
 from malletrain.sizing.policies.exact import Exact
-from malletrain.sizing.policies.milp import Milp
+from malletrain.sizing.policies.milp.milp_policy import Milp
 from malletrain.sizing.policy import Policy
 from malletrain.sizing.problem import JobDemand, Problem
 from scripts.bench.shared import bootstrap, options_of, peak_mib

@@ -87,7 +87,7 @@ def from_log(
     import numpy as np
 
     from malletrain.domain.errors import InvalidInput
-    from malletrain.replay.traces.read import read_trace
+    from malletrain.replay.traces import read_trace
     from malletrain.replay.traces.trace import JobRecords
 
     trace = read_trace(path)

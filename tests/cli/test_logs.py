@@ -14,7 +14,7 @@ import pytest
 
 from malletrain.cli.logs import OutputTask, tasks_of
 from malletrain.domain.event import EventKind
-from malletrain.domain.output_files import output_file
+from malletrain.domain.job import output_file
 from malletrain.wire.rows import EventRow, JobRow
 from tests.api.house import House
 from tests.cli.conftest import Desk

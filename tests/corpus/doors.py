@@ -64,6 +64,7 @@ from malletrain.wire.messages import (
     message_of,
     to_json,
 )
+from tests.sizing.problems import shipped
 from tests.world import data_of, event_of
 
 Json = dict[str, Any]
@@ -128,7 +129,7 @@ def run(main: Any, argv: Sequence[str], stdin: bytes = b"") -> Done:
 
 def policies() -> tuple[str, ...]:
     """The names of the policies that are shipped; a site's own are none of ours."""
-    return registry.shipped()
+    return shipped()
 
 
 # --- Events ---------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from malletrain.config import parse as parse_config
 from malletrain.domain.decision import Action, CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot
 from malletrain.domain.errors import MalletrainError
 from malletrain.domain.snapshot import Node, Reservation, SlurmJob, Snapshot
-from malletrain.loop.breaker import PAUSE_S, SLOW_CYCLES_PER_HOUR
+from malletrain.loop.trackers.harm_signals import PAUSE_S, SLOW_CYCLES_PER_HOUR
 from malletrain.site_rules import harvest_of, rules_from
 from malletrain.slurm.actuator.bounds import ActuatorBounds
 from malletrain.slurm.actuator.protocol import ActuatorRequest, write_reply, write_request

@@ -13,7 +13,8 @@ from malletrain.decide.sizes import demand_of
 from malletrain.domain.job import Curve, MalleableJob
 from malletrain.domain.snapshot import NodeState
 from malletrain.learn.advisor import JobKnowledge
-from malletrain.sizing.registry import policy, shipped
+from malletrain.sizing.registry import policy
+from tests.sizing.problems import shipped
 from tests.world import RULES, START, World
 
 TICK_S = 30.0

@@ -18,7 +18,7 @@ from typing import Any
 from malletrain.domain.decision import LeaveCause, LeavePilot
 from malletrain.domain.errors import Refused
 from malletrain.domain.event import Event, EventKind
-from malletrain.loop.membership.next_world import JobTerms
+from malletrain.loop.membership.next_world import JobTerms, LastWorlds
 from malletrain.loop.membership.state import MembershipSettings
 from malletrain.script_check.local_coordinator import LocalCoordinator
 from scripts.lab.ports import free_port
@@ -56,9 +56,9 @@ class Coordinator(LocalCoordinator):
         generations: dict[int, int] | None = None,
         host: str = "127.0.0.1",
     ) -> None:
-        super().__init__(
-            SECRET, JOB, terms or JobTerms(), settings or MembershipSettings(), port, generations, host=host
-        )
+        last = {job: LastWorlds(number) for job, number in (generations or {}).items()}
+        super().__init__(SECRET, JOB, terms or JobTerms(), settings or MembershipSettings(), last)
+        self.host, self.port = host, port
 
     def leave(self, task: int, cause: LeaveCause = LeaveCause.SHRINK) -> None:
         pilot = f"{ARRAY}_{task}"

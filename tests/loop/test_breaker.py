@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.loop.breaker import PAUSE_S, HarmSignals, why_to_pause
+from malletrain.loop.trackers.harm_signals import PAUSE_S, HarmSignals, why_to_pause
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ from malletrain.api.visibility import Visibility
 from malletrain.domain.event import Event, EventKind, JsonValue, MainJobMet
 from malletrain.domain.snapshot import SlurmJob, Snapshot
 from malletrain.loop.tick import Loop
-from malletrain.loop.trackers.jobs_behind import JobsBehind
-from malletrain.loop.trackers.main_jobs import DelayCause, MainJobDelay
+from malletrain.loop.trackers.main_jobs import DelayCause, JobsBehind, MainJobDelay
 from malletrain.loop.trackers.main_promise import PromiseTracker
 from tests.world import RULES, START, World, event_of, job, main_job
 

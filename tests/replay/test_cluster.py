@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.domain.errors import InvalidInput
-from malletrain.replay.assumed_placement import AssumedPlacement, place_jobs
+from malletrain.replay.assumed_placement import AssumedPlacement, overcommitted, place_jobs
 from malletrain.replay.cluster_trace import ClusterTrace, Window, cluster_trace
 from malletrain.replay.traces import JobRecords, read_trace
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE, Account
@@ -38,7 +38,7 @@ def records(
 
 
 def busy_seconds(machine: ClusterTrace) -> float:
-    idle, down = machine.counts()
+    idle, down = machine.counts
     lasts = np.diff(np.append(machine.time, machine.end))
     return float(((len(machine.nodes) - idle - down) * lasts).sum())
 
@@ -70,7 +70,7 @@ def test_a_range_of_nodes_and_a_window() -> None:
     machine = cluster_trace(log, Window(first_node=2, node_count=3, start_after=10.0, end_after=60.0))
     assert machine.nodes == ("n002", "n003", "n004")
     assert (machine.start, machine.end) == (START + 10.0, START + 60.0)
-    assert machine.counts()[0].tolist() == [3]
+    assert machine.counts[0].tolist() == [3]
     for window in (
         Window(node_count=11),
         Window(start=START + 50, end=START + 50),
@@ -93,9 +93,9 @@ def test_without_a_machine_size_the_peak_is_taken() -> None:
 
 
 def test_small_jobs_share_nodes_and_large_ones_do_not() -> None:
-    placed = place_jobs(records([(0, 100, 8), (1, 100, 8), (2, 100, 1), (3, 100, 16)], nodes=4, per_node=16), 4, 16,
+    _, node = place_jobs(records([(0, 100, 8), (1, 100, 8), (2, 100, 1), (3, 100, 16)], nodes=4, per_node=16), 4, 16,
                         AssumedPlacement.FIRST_FIT, 0)  # fmt: skip
-    assert placed.node.tolist() == [0, 0, 1, 2]
+    assert node.tolist() == [0, 0, 1, 2]
 
 
 @given(
@@ -107,19 +107,19 @@ def test_placement_never_gives_a_node_twice(
     rows: list[tuple[int, int, int]], rule: AssumedPlacement, per_node: int
 ) -> None:
     log = records([(float(a), float(a + d), w) for a, d, w in rows], nodes=12, per_node=per_node)
-    placed = place_jobs(log, 12, per_node, rule, 3)
+    first, nodes = place_jobs(log, 12, per_node, rule, 3)
     used: dict[tuple[int, int], int] = {}
     moments = sorted({a for a, _, _ in rows})
     for i, (a, d, w) in enumerate(rows):
-        mine = placed.node[placed.first[i] : placed.first[i + 1]].tolist()
+        mine = nodes[first[i] : first[i + 1]].tolist()
         assert len(set(mine)) == len(mine) <= -(-w // per_node)
         for moment in moments:
             if a <= moment < a + d:
                 for node in mine:
                     used[moment, node] = used.get((moment, node), 0) + min(w, per_node)
     assert max(used.values(), default=0) <= per_node
-    assert placed.node.tolist() == place_jobs(log, 12, per_node, rule, 3).node.tolist()
-    if placed.overcommitted == 0 and per_node == 1:
+    assert nodes.tolist() == place_jobs(log, 12, per_node, rule, 3)[1].tolist()
+    if overcommitted(log, 12, per_node)[0] == 0 and per_node == 1:
         machine = cluster_trace(log, Window(start=START + moments[0], end=START + 900, placement=rule))
         assert busy_seconds(machine) == pytest.approx(sum(d * w for _, d, w in rows))
 
@@ -127,7 +127,7 @@ def test_placement_never_gives_a_node_twice(
 @given(traces())
 def test_idle_intervals_are_the_idle_time(machine: ClusterTrace) -> None:
     holes = intervals(machine)
-    idle, down = machine.counts()
+    idle, down = machine.counts
     lasts = np.diff(np.append(machine.time, machine.end))
     assert float((holes.end - holes.begin).sum()) == pytest.approx(float(idle @ lasts), abs=1e-3)
     assert ((idle >= 0) & (down >= 0) & (idle + down <= len(machine.nodes))).all()

@@ -116,7 +116,7 @@ def test_laws(machine: ClusterTrace, jobs: list[TrainingJob], policy: str, tick:
     options = Options(tick_s=tick).with_rules(max_pilot_s=limit)
     result = run(machine, jobs, policy, options)
     t, log = result.totals, result.log
-    idle, _ = machine.counts()
+    idle, _ = machine.counts
     lasts = np.diff(np.append(machine.time, machine.end))
     # main + used + idle + down = total: what the account calls idle is what the trace calls idle.
     assert t.idle == pytest.approx(float(idle @ lasts), abs=1e-3)

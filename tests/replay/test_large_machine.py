@@ -82,9 +82,9 @@ def test_holes_are_the_same_however_many_nodes_are_looked_at_together(monkeypatc
 
 def test_what_is_idle_is_counted_once_and_nobody_can_change_it_for_others() -> None:
     machine = busy_machine(3)
-    idle, down = machine.counts()
-    assert machine.counts()[0] is idle and machine.counts()[1] is down
+    idle, down = machine.counts
+    assert machine.counts[0] is idle and machine.counts[1] is down
     with pytest.raises(ValueError, match="read-only"):
         idle[0] = 1
     other = replace(machine, state=np.full_like(machine.state, BUSY))
-    assert other.counts()[0].max() == 0 < idle.max()
+    assert other.counts[0].max() == 0 < idle.max()

@@ -9,7 +9,7 @@ import pytest
 from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import ResizeCosts
 from malletrain.replay.loop_engine import replay_through_loop
-from malletrain.replay.scoring.measured_costs import MeasuredCosts, measured_costs
+from malletrain.replay.scoring.journal_score import MeasuredCosts, measured_costs
 from malletrain.replay.traces.trace import BUSY, IDLE
 from malletrain.sizing.registry import policy
 from malletrain.store.journal import SqliteJournal

@@ -10,9 +10,8 @@ import pytest
 
 from malletrain.replay.cluster_trace import ClusterTrace, Window, cluster_trace
 from malletrain.replay.likely_outages import likely_outages, without_outages
-from malletrain.replay.traces import read_trace
+from malletrain.replay.traces import read_machine, read_trace
 from malletrain.replay.traces.events import read_outages
-from malletrain.replay.traces.read import read_machine
 from malletrain.replay.traces.trace import BUSY, IDLE
 from tests.replay.small import trace
 from tests.replay.test_command import malletrain
@@ -38,7 +37,7 @@ def busy_log(path: Path, nodes: int, days: float, *, pause: tuple[float, float] 
 
 
 def idle_share(machine: ClusterTrace) -> float:
-    idle, _ = machine.counts()
+    idle, _ = machine.counts
     return float(idle @ np.diff(np.append(machine.time, machine.end))) / (len(machine.nodes) * machine.seconds)
 
 
@@ -58,7 +57,7 @@ def test_a_node_that_came_later_is_found(tmp_path: Path) -> None:
     machine = cluster_trace(read_trace(busy_log(tmp_path / "a", 20, 8, away=5.0)), Window())
     found = likely_outages(machine)
     assert [(each.whole, each.name) for each in found] == [(False, "c000")]
-    _, down = without_outages(machine, found).counts()
+    _, down = without_outages(machine, found).counts
     assert down[0] == 1
     assert down[-1] == 0
 
@@ -75,7 +74,7 @@ def test_what_is_left_out_was_idle_and_nothing_else_changes(tmp_path: Path) -> N
 
 
 def _down(machine: ClusterTrace) -> float:
-    _, down = machine.counts()
+    _, down = machine.counts
     return float(down @ np.diff(np.append(machine.time, machine.end)))
 
 

@@ -14,10 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.domain.errors import InvalidInput, MalletrainError
-from malletrain.replay.traces import JobRecords, NodeChanges, read_trace
+from malletrain.replay.traces import JobRecords, NodeChanges, read_machine, read_trace
 from malletrain.replay.traces import source as source_module
 from malletrain.replay.traces.events import read_outages
-from malletrain.replay.traces.read import read_machine
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
 from malletrain.replay.traces.words import expand, time_parser
 from malletrain.slurm.formats.hostlist import MAX_NODES

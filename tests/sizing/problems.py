@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from importlib.metadata import entry_points
 
 import numpy as np
 from hypothesis import settings
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 
 from malletrain.domain.decision import SizingStatus
 from malletrain.domain.job import Curve
-from malletrain.sizing.constraints import cap, check, guaranteed_share, resource_cap
+from malletrain.sizing import registry
+from malletrain.sizing.constraints import cap, check, guaranteed_share
 from malletrain.sizing.policy import Policy
 from malletrain.sizing.problem import JobDemand, JobId, LinearLimit, Problem, Sizes, Value
 from malletrain.sizing.values import ValueTable, value_table
@@ -101,7 +103,7 @@ def constrained(
         limits.append(cap("cap", draw(groups), draw(st.integers(0, most_nodes))))
     if draw(st.booleans()):
         watts = {name: draw(st.floats(0.1, 3)) for name in names}
-        limits.append(resource_cap("power", watts, draw(st.floats(0, 2.0 * most_nodes))))
+        limits.append(LinearLimit("power", watts, draw(st.floats(0, 2.0 * most_nodes))))
     if draw(st.booleans()):
         group = set(draw(groups))
         limits.append(
@@ -150,3 +152,9 @@ def every_plan(problem: Problem) -> list[tuple[float, dict[JobId, int]]]:
         if not check(problem, sizes):
             plans.append((table.worth(chosen), sizes))
     return plans
+
+
+def shipped() -> tuple[str, ...]:
+    """The names of the policies that come with this package, sorted; a site's own are none of these."""
+    own = (e.name for e in entry_points(group=registry.GROUP) if e.value.startswith("malletrain.sizing.papers."))
+    return tuple(sorted({*registry.CORE, *own}))

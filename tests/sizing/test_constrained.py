@@ -9,10 +9,10 @@ from hypothesis import given
 
 from malletrain.domain.decision import SizingStatus
 from malletrain.sizing.constrained import size_within_constraints
-from malletrain.sizing.constraints import cap, check, resource_cap
+from malletrain.sizing.constraints import cap, check
 from malletrain.sizing.problem import LinearLimit, Problem
-from malletrain.sizing.registry import policy, shipped
-from tests.sizing.problems import constrained, examples, job
+from malletrain.sizing.registry import policy
+from tests.sizing.problems import constrained, examples, job, shipped
 
 SHIPPED = [name for name in shipped() if name != "lp"]
 
@@ -38,7 +38,7 @@ def test_a_policy_that_knows_no_caps_is_cut_to_them() -> None:
 
 def test_shares_are_put_off_and_caps_never() -> None:
     """A power cap has come down: three jobs must shrink at once, whatever the share says."""
-    watts = resource_cap("power", {1: 500.0, 2: 500.0, 3: 500.0}, 1500.0)
+    watts = LinearLimit("power", {1: 500.0, 2: 500.0, 3: 500.0}, 1500.0)
     share = LinearLimit("share", {1: 1.0}, lower=6)
     problem = Problem(300, 24, tuple(job(i, 8, 8) for i in (1, 2, 3)), constraints=(watts, share))
     answer, put_off = size_within_constraints(policy("auto"), problem)

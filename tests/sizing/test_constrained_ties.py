@@ -19,7 +19,8 @@ from malletrain.domain.decision import SizingStatus
 from malletrain.domain.job import Curve
 from malletrain.sizing.constraints import cap
 from malletrain.sizing.policies.lp import Lp
-from malletrain.sizing.policies.milp import Milp, model, pricing
+from malletrain.sizing.policies.milp import model, pricing
+from malletrain.sizing.policies.milp.milp_policy import Milp
 from malletrain.sizing.problem import JobId, Problem
 from malletrain.sizing.problem_file import parse
 from malletrain.sizing.quiet_highs import new_solver

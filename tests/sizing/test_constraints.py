@@ -8,15 +8,15 @@ from hypothesis import given
 from malletrain.domain.decision import SizingStatus
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import Curve
-from malletrain.sizing.constraints import cap, check, checked, fallback, guaranteed_share, resource_cap
-from malletrain.sizing.policies.milp import Milp
+from malletrain.sizing.constraints import cap, check, checked, fallback, guaranteed_share
+from malletrain.sizing.policies.milp.milp_policy import Milp
 from malletrain.sizing.problem import JobDemand, LinearLimit, Problem, Sizes
 from tests.sizing.problems import job, problems
 
 
 def test_each_violation_has_its_own_line() -> None:
     demands = (job("a", 2, 4), job("b", 2, 4), job("c", 2, 4, sizes=(2, 4)))
-    limits = (cap("alice", ["a"], 2), resource_cap("watts", {"a": 300.0, "b": 200.0}, 500.0))
+    limits = (cap("alice", ["a"], 2), LinearLimit("watts", {"a": 300.0, "b": 200.0}, 500.0))
     problem = Problem(300, 6, demands, constraints=(*limits, LinearLimit("share", {"c": 1.0}, lower=4)))
     assert check(problem, {"a": 2, "b": 0, "c": 4}) == ["watts: 600 is above 500"]
     wrong = check(problem, {"a": 5, "c": 3, "x": 1})

@@ -15,7 +15,7 @@ from malletrain.sizing.constrained import size_within_constraints
 from malletrain.sizing.constraints import check
 from malletrain.sizing.policies.exact import Auto, Exact
 from malletrain.sizing.policies.lp import Lp
-from malletrain.sizing.policies.milp import Milp
+from malletrain.sizing.policies.milp.milp_policy import Milp
 from malletrain.sizing.problem import JobDemand, JobId, OnClasses, Problem
 from malletrain.sizing.values import permitted_sizes, value_table
 from tests.sizing.problems import every_plan, examples, full_dp, job, magnitude, problems

@@ -10,9 +10,9 @@ from hypothesis import given
 from malletrain.sizing.constrained import size_within_constraints
 from malletrain.sizing.constraints import cap, check
 from malletrain.sizing.problem import NodeBudget, Problem
-from malletrain.sizing.registry import policy, shipped
+from malletrain.sizing.registry import policy
 from malletrain.sizing.values import permitted_sizes
-from tests.sizing.problems import constrained, examples, job, problems
+from tests.sizing.problems import constrained, examples, job, problems, shipped
 
 SHIPPED = [name for name in shipped() if name != "lp"]
 

@@ -19,6 +19,7 @@ from malletrain.site_rules import policy_from
 from malletrain.sizing import registry
 from malletrain.sizing.constraints import cap
 from malletrain.sizing.problem import JobDemand, Problem
+from tests.sizing.problems import shipped
 
 NEEDS = {
     "goodput": "batch sizes and gradient noise scales",
@@ -52,7 +53,7 @@ def planned(name: str, text: str, folder: Path) -> Result:
     return CliRunner().invoke(plan, [str(folder / "problem.json"), "--policy", name])
 
 
-@pytest.mark.parametrize("name", registry.shipped())
+@pytest.mark.parametrize("name", shipped())
 def test_plan_refuses_a_policy_without_its_inputs(name: str, tmp_path: Path) -> None:
     done = planned(name, problem(name, full=False), tmp_path)
     if name not in NEEDS:
@@ -67,7 +68,7 @@ def test_a_problem_without_jobs_needs_nothing(tmp_path: Path) -> None:
     assert planned("goodput", json.dumps({"horizon_s": 300, "nodes": 4, "jobs": []}), tmp_path).exit_code == 0
 
 
-@pytest.mark.parametrize("name", [*registry.shipped(), "one-node", "bftrainer", "ideal-machine"])
+@pytest.mark.parametrize("name", [*shipped(), "one-node", "bftrainer", "ideal-machine"])
 def test_replay_refuses_a_policy_whose_inputs_it_does_not_have(name: str) -> None:
     jobs = mix("imagenet:2", ResizeCosts())
     if name in NEEDS:
@@ -77,7 +78,7 @@ def test_replay_refuses_a_policy_whose_inputs_it_does_not_have(name: str) -> Non
         require_replay_inputs([parse_policy(name, None)], jobs)
 
 
-@pytest.mark.parametrize("name", registry.shipped())
+@pytest.mark.parametrize("name", shipped())
 def test_the_daemon_refuses_a_policy_whose_inputs_it_cannot_have(name: str) -> None:
     config = Config(sizing={"policy": name})  # type: ignore[arg-type]
     if name in ("budget", "matching"):
@@ -89,7 +90,7 @@ def test_the_daemon_refuses_a_policy_whose_inputs_it_cannot_have(name: str) -> N
     assert policy_from(Config(sizing=with_budget)).name == "budget"  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", registry.shipped())
+@pytest.mark.parametrize("name", shipped())
 def test_what_a_policy_declares_is_so(name: str) -> None:
     policy = registry.policy(name)
     job = JobDemand("a", 0, 1, 8, Curve.linear(8))

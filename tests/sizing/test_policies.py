@@ -15,7 +15,7 @@ from malletrain.sizing.constraints import cap, check
 from malletrain.sizing.policies.equal import Equal
 from malletrain.sizing.policies.exact import Auto, Exact
 from malletrain.sizing.policies.lp import Lp
-from malletrain.sizing.policies.milp import Milp
+from malletrain.sizing.policies.milp.milp_policy import Milp
 from malletrain.sizing.policy import Policy
 from malletrain.sizing.problem import Problem, Value, id_order
 from malletrain.sizing.values import value_table

@@ -6,12 +6,12 @@ import pytest
 
 from malletrain.domain.decision import SizingStatus
 from malletrain.domain.job import Curve
-from malletrain.sizing.constraints import cap, fallback, resource_cap
+from malletrain.sizing.constraints import cap, fallback
 from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.policies.lp import Lp
-from malletrain.sizing.policies.milp import Milp
+from malletrain.sizing.policies.milp.milp_policy import Milp
 from malletrain.sizing.policy import Policy
-from malletrain.sizing.problem import JobId, Problem, Value
+from malletrain.sizing.problem import JobId, LinearLimit, Problem, Value
 from malletrain.sizing.values import value_table
 from tests.sizing.problems import job
 
@@ -76,7 +76,7 @@ def test_a_plan_that_is_not_proven_is_used(monkeypatch: pytest.MonkeyPatch) -> N
     )
     watts: dict[JobId, float] = {i: 1.0 + 0.37 * (i % 5) for i in range(12)}
     limits = tuple(cap(f"pair {i}", [i, i + 1], 7) for i in range(0, 12, 2))
-    problem = Problem(300, 23, demands, constraints=(*limits, resource_cap("watts", watts, 31.0)))
+    problem = Problem(300, 23, demands, constraints=(*limits, LinearLimit("watts", watts, 31.0)))
     best = Milp().size(problem)
     assert best.status is SizingStatus.OPTIMAL
     monkeypatch.setattr(milp, "MAX_BRANCHES", 0)

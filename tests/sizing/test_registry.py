@@ -10,9 +10,10 @@ from malletrain.domain.errors import InvalidInput
 from malletrain.sizing import registry
 from malletrain.sizing.policy import Policy
 from tests.corpus import doors
+from tests.sizing.problems import shipped
 
 
-@pytest.mark.parametrize("name", registry.shipped())
+@pytest.mark.parametrize("name", shipped())
 def test_every_shipped_policy_loads_under_its_own_name(name: str) -> None:
     policy = registry.policy(name)
     assert isinstance(policy, Policy)
@@ -20,7 +21,7 @@ def test_every_shipped_policy_loads_under_its_own_name(name: str) -> None:
 
 
 def test_policies_of_papers_come_by_the_entry_points_that_others_use() -> None:
-    papers = set(registry.shipped()) - set(registry.CORE)
+    papers = set(shipped()) - set(registry.CORE)
     assert papers == {"budget", "deadline", "efficiency", "elastic_batch", "greedy", "matching", "utility"}
 
 

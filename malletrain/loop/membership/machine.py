@@ -17,13 +17,7 @@ from malletrain.domain import event as kinds
 from malletrain.domain.event import Event, Payload
 from malletrain.domain.job import ScriptVerdict, size_kept
 from malletrain.learn.scale_up_profiling import next_measurement_size
-from malletrain.loop.membership.fencing import (
-    could_go_on_apart,
-    scripts_apart,
-    silent_majorities,
-    still_held,
-    unheard_with_state,
-)
+from malletrain.loop.membership import fencing
 from malletrain.loop.membership.next_world import (
     GENERATION_BLOCK,
     GENERATION_GAP,
@@ -448,7 +442,7 @@ class JobMachine(JobMembership):
         members = staying or survivors[:1]
         left_out = set(survivors).difference(members)
         lost = max(map(check.whole.__getitem__, left_out), default=0) > max(map(check.whole.__getitem__, members))
-        if not self.terms.restarts and (lost or could_go_on_apart(self, check, left_out, self.holding())):
+        if not self.terms.restarts and (lost or fencing.could_go_on_apart(self, check, left_out, self.holding())):
             members = survivors  # those that leave follow by the next plan, which all take together
         before = self.world or self.pending
         if self.terms.fixed and before is not None and set(members) != set(before.workers):
@@ -514,7 +508,7 @@ class JobMachine(JobMembership):
     def _waits_for_silent_workers(self, now: float) -> bool:
         """Whether no world may begin yet: workers that hold the state may train where they are not heard. After a
         restart of the daemon they have `adopt_s` to say hello, before their nodes are taken back."""
-        unheard = unheard_with_state(self, self._look_at_fences())
+        unheard = fencing.unheard_with_state(self, self._look_at_fences())
         if not unheard:
             self.fenced_at = None
             return False
@@ -530,7 +524,7 @@ class JobMachine(JobMembership):
         """Whether those that have answered must wait, because more than half of their world is silent."""
         if self.terms.restarts or not check.whole:
             return False
-        away = silent_majorities(self, check, self._look_at_fences())
+        away = fencing.silent_majorities(self, check, self._look_at_fences())
         if not away:
             return False
         check.fenced_at = now if check.fenced_at is None else check.fenced_at
@@ -541,7 +535,7 @@ class JobMachine(JobMembership):
         """Whether others must wait, because scripts of an earlier world may run on where they are not heard."""
         if not self.relaunches:
             return False
-        apart = {each.pilot: each for each in scripts_apart(self, self._look_at_fences())}
+        apart = {each.pilot: each for each in fencing.scripts_apart(self, self._look_at_fences())}
         self.apart_since = {pilot: self.apart_since.get(pilot, now) for pilot in apart}
         if apart:
             self._take_back(apart, now)
@@ -553,7 +547,7 @@ class JobMachine(JobMembership):
     def _look_at_fences(self) -> Mapping[str, bool]:
         """Forgets which nodes were taken back that are free now; the job's pilots that may hold one."""
         holding = self.holding()
-        self.fenced = still_held(self, holding)
+        self.fenced = fencing.still_held(self, holding)
         return holding
 
     def _take_back(self, away: Mapping[str, Worker | None], now: float) -> None:

@@ -6,7 +6,6 @@ Of fair shares old use fades by half every week, as Slurm's own counts (slurm.co
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
@@ -77,33 +76,16 @@ class SubmittedJob:
     weight: float
 
 
-@dataclass
-class SubmittedWork:
-    """Jobs that are over, by account; the newest few."""
-
-    by_account: dict[str, deque[SubmittedJob]] = field(default_factory=dict)
-
-    def ended(self, job: SubmittedJob | None) -> None:
-        """A job is over; None: nothing is known of its work."""
-        if job is not None:
-            kept = self.by_account.setdefault(job.account, deque(maxlen=MAX_JOBS_PER_ACCOUNT))
-            kept.append(job)
-
-    def arriving(
-        self, accounts: Collection[str], live: Iterable[SubmittedJob | None], now: float
-    ) -> tuple[ArrivingWork, ...]:
-        """Jobs such as these accounts submit, each at the rate at which it came: once in the time that was seen.
-
-        `live`: jobs that are not over, of any account.
-        """
-        over = [job for account in sorted(accounts) for job in self.by_account.get(account, ())]
-        found = [job for job in (*over, *live) if job is not None and job.account in accounts]
-        recent = sorted((job for job in found if now - KEPT_S < job.at <= now), key=lambda job: job.at)
-        recent = recent[-MAX_JOBS_PER_ACCOUNT:]
-        if not recent:
-            return ()
-        per_s = 1.0 / max(MIN_SEEN_S, now - recent[0].at)
-        return tuple(ArrivingWork(job.curve, job.work_s, per_s, job.weight) for job in recent)
+def arriving(accounts: Collection[str], jobs: Iterable[SubmittedJob | None], now: float) -> tuple[ArrivingWork, ...]:
+    """Jobs such as these accounts submit, each at the rate at which it came: once in the time that was seen. `jobs`:
+    of any account, over or not; None: nothing is known of one's work."""
+    found = [job for job in jobs if job is not None and job.account in accounts]
+    recent = sorted((job for job in found if now - KEPT_S < job.at <= now), key=lambda job: job.at)
+    recent = recent[-MAX_JOBS_PER_ACCOUNT:]
+    if not recent:
+        return ()
+    per_s = 1.0 / max(MIN_SEEN_S, now - recent[0].at)
+    return tuple(ArrivingWork(job.curve, job.work_s, per_s, job.weight) for job in recent)
 
 
 def submitted_work(job: MalleableJob, curve: Curve | None, done: float, left_s: float) -> SubmittedJob | None:

@@ -1,15 +1,15 @@
-"""Signs of harm, folded from the journal and from what Slurm shows, for the breaker; and whose
-pilots were at fault too often within an hour, and get no nodes for a while.
+"""Signs of harm, folded from the journal and from what Slurm shows, at which the daemon steps back by itself and says
+why; and whose pilots were at fault too often within an hour, and get no nodes for a while.
 
-A job's breaker comes before its user's, and that before the site's (`malletrain.loop.breaker`), which leaves out what
-follows from a job that is set aside: one job's or user's conduct never stops the others.
+A job's breaker comes before its user's, and that before the site's, which leaves out what follows from a job that is
+set aside: one job's or user's conduct never stops the others.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median
@@ -20,7 +20,6 @@ from malletrain.domain.decision import LeaveCause, LeavePilot, RecyclePilot
 from malletrain.domain.event import Event
 from malletrain.domain.job import JobView, part_of
 from malletrain.domain.snapshot import NodeState, Snapshot
-from malletrain.loop import breaker
 
 #: A node that Slurm itself takes out of service so soon after a pilot ended there ails because of it, perhaps.
 AFTER_S = 900.0
@@ -47,6 +46,55 @@ _KEPT = 10_000
 
 #: Signs that a job or user may be to blame for.
 _ONES_OWN = ("slow_exits", "ailing_nodes")
+
+#: So many looks at slow cycles within an hour are too many on any machine; for how long starts pause then (seconds).
+SLOW_CYCLES_PER_HOUR, PAUSE_S = 30, 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class HarmSignals:
+    """Signs of harm, as the times (Unix seconds, rising) at which each was seen; `unsound`: what is wrong with the
+    harvest partition by now. Where the site promises by how much main jobs may be later, `late_main_jobs`, those that
+    were later and that Slurm preempted pilots for, stands for `preempted`."""
+
+    preempted: Sequence[float] = ()
+    late_main_jobs: Sequence[float] = ()
+    slow_exits: Sequence[float] = ()
+    ailing_nodes: Sequence[float] = ()
+    slow_cycles: Sequence[float] = ()
+    unsound: str = ""
+
+
+def why_to_pause(harm: HarmSignals, now: float, preemptions_per_hour: int) -> str:
+    """Why nothing new may start now; empty when all is well. The gravest sign speaks. Half as many pilots may be slow
+    to leave as are preempted, and a tenth as many nodes ail."""
+    if harm.unsound:
+        return f"the harvest partition no longer gives way: {harm.unsound}"
+    for seen, per_hour, words in (
+        (harm.ailing_nodes, max(1, preemptions_per_hour // 10), "nodes ailed after pilots"),
+        (harm.preempted, preemptions_per_hour, "times pilots were preempted, so yielding comes too late"),
+        (
+            harm.late_main_jobs,
+            preemptions_per_hour,
+            "main jobs that Slurm preempted pilots for were later than promised",
+        ),
+        (harm.slow_exits, preemptions_per_hour // 2, "pilots were slow to leave"),
+        (harm.slow_cycles, SLOW_CYCLES_PER_HOUR, "looks found slurmctld's cycles longer than without pilots"),
+    ):
+        left = _left_s(seen, now, per_hour)
+        if left > 0:
+            return f"within an hour more than {per_hour} {words}: nothing new starts for {left:.0f} s (see [breaker])"
+    return ""
+
+
+def _left_s(at: Sequence[float], now: float, per_hour: int) -> float:
+    """For how long starts still pause: until `PAUSE_S` after the last one that made more than `per_hour`."""
+    for last in range(len(at) - 1, per_hour - 1, -1):
+        if now - at[last] >= PAUSE_S:
+            return 0.0
+        if at[last] - at[last - per_hour] <= 3600.0:
+            return PAUSE_S - (now - at[last])
+    return 0.0
 
 
 class HarmSignalTracker:
@@ -81,14 +129,14 @@ class HarmSignalTracker:
 
     def seen(
         self, unsound: str = "", excused: Callable[[int | None, float], bool] = lambda _job, _at: False
-    ) -> breaker.HarmSignals:
+    ) -> HarmSignals:
         """All signs, for the breaker, but for those `excused` by job and time: what follows from a job's or user's
         own breaker. Preemptions and slow cycles belong to no job."""
         found = {
             name: tuple(at for at, job in times if name not in _ONES_OWN or not excused(job, at))
             for name, times in self._times.items()
         }
-        return breaker.HarmSignals(**found, unsound=unsound)
+        return HarmSignals(**found, unsound=unsound)
 
     def look(self, snapshot: Snapshot, pilots: int, now: float) -> list[Event]:
         """What a snapshot says: nodes that Slurm took out of service after pilots, as events; cycle times are kept.

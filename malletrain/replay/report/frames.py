@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from itertools import pairwise
 from typing import Any
@@ -44,7 +43,7 @@ def timeline(answer: Replay, bins: int = 720) -> ColumnTable:
     """
     trace = answer.trace
     edges = np.linspace(trace.start, trace.end, bins + 1)
-    idle, down = trace.counts()
+    idle, down = trace.counts
     columns: ColumnTable = {
         "time": edges[:-1],
         "idle": _means(trace.time, idle, edges),
@@ -145,17 +144,11 @@ def pilots(answer: Replay, name: str, at_once: int) -> Iterator[tuple[str, int, 
             yield nodes[node], at, seconds, titles[job], causes[cause]
 
 
-@dataclass(frozen=True, slots=True)
-class NodeMap:
-    """What some nodes did most of in each span of time: 0 main jobs, 1 idle, 2 training, 3 down."""
-
-    nodes: list[str]
-    time: NDArray[np.float64]
-    state: NDArray[np.int8]
-
-
-def node_map(answer: Replay, name: str, nodes: int = 120, bins: int = 480) -> NodeMap:
-    """The map of `nodes` nodes spread evenly over the machine."""
+def node_map(
+    answer: Replay, name: str, nodes: int = 120, bins: int = 480
+) -> tuple[list[str], NDArray[np.float64], NDArray[np.int8]]:
+    """Some nodes, spread evenly over the machine, spans of time by their begins, and what each node (row) did most of
+    in each: 0 main jobs, 1 idle, 2 training, 3 down."""
     trace, log = answer.trace, answer.results[name].log
     chosen = np.unique(np.linspace(0, len(trace.nodes) - 1, min(nodes, len(trace.nodes))).astype(np.int64))
     row = np.full(len(trace.nodes), -1, np.int64)
@@ -171,7 +164,7 @@ def node_map(answer: Replay, name: str, nodes: int = 120, bins: int = 480) -> No
     _spread(seconds[2], row[pilots.node], pilots.start, pilots.end, edges)
     seconds[1] -= seconds[2]
     seconds[BUSY] = (edges[1] - edges[0]) - seconds[1:].sum(axis=0)
-    return NodeMap([trace.nodes[i] for i in chosen], edges[:-1], seconds.argmax(axis=0).astype(np.int8))
+    return [trace.nodes[i] for i in chosen], edges[:-1], seconds.argmax(axis=0).astype(np.int8)
 
 
 def _rows_of(node: NDArray[np.int32], wanted: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -208,7 +201,7 @@ def months(answer: Replay, zone: tzinfo) -> ColumnTable:
     Of a sample, held and worth are estimated by the month's days that were replayed."""
     trace, (name, _) = answer.trace, best(answer)
     edges = _month_edges(trace.start, trace.end, zone)
-    idle, _ = trace.counts()
+    idle, _ = trace.counts
     log = answer.results[name].log
     at = np.array(edges)
     idle_h = np.diff(integral(trace.time, idle, trace.end, at)) / 3600
@@ -235,7 +228,7 @@ def months(answer: Replay, zone: tzinfo) -> ColumnTable:
 def hours_of_week(answer: Replay, zone: tzinfo) -> NDArray[np.float64]:
     """Mean idle nodes by weekday (from Monday) and hour in the site's zone; nan where the window has none of them."""
     trace = answer.trace
-    idle, _ = trace.counts()
+    idle, _ = trace.counts
     first = math.floor(trace.start / 3600) * 3600.0
     edges = np.clip(np.arange(first, trace.end + 3600.0, 3600.0), trace.start, trace.end)
     seconds = np.diff(edges)

@@ -20,18 +20,8 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from numpy.typing import NDArray
 
-from malletrain.replay.report import frames
+from malletrain.replay.report import frames, summary
 from malletrain.replay.report.intervals import MIN_DAYS, intervals
-from malletrain.replay.report.summary import (
-    best,
-    headline,
-    key_figures,
-    limits,
-    sampled,
-    table,
-    trainings,
-    waterfall_table,
-)
 from malletrain.replay.run import Replay
 
 #: Rows of pilots.csv.gz that are made at a time: a year of a large machine has tens of millions.
@@ -60,7 +50,7 @@ def write_report(answer: Replay, folder: Path, origin: Origin = Origin()) -> Pat
         OSError: the folder cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    name, score = best(answer)
+    name, score = summary.best(answer)
     tables = {
         "timeline": frames.timeline(answer),
         "holes": frames.holes(answer),
@@ -71,7 +61,7 @@ def write_report(answer: Replay, folder: Path, origin: Origin = Origin()) -> Pat
         _write_csv(folder / f"{title}.csv", list(data), frames.rows_of(data))
     head = ["node", "start", "seconds", "job", "ended_by"]
     _write_csv(folder / "pilots.csv.gz", head, frames.pilots(answer, name, _PILOTS_AT_ONCE))
-    key, made = list(key_figures(answer)), _origin(answer, origin)
+    key, made = list(summary.key_figures(answer)), _origin(answer, origin)
     sure = intervals(answer)
     found = answer.as_json() | {
         "intervals": [asdict(each) for each in sure],
@@ -80,12 +70,13 @@ def write_report(answer: Replay, folder: Path, origin: Origin = Origin()) -> Pat
         "made": dict(made),
     }
     (folder / "answer.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    week, node_map = frames.hours_of_week(answer, origin.zone), frames.node_map(answer, name)
+    week = frames.hours_of_week(answer, origin.zone)
+    drawn_nodes, begins, did = frames.node_map(answer, name)
     by_day = list(zip(WEEKDAYS, week.tolist(), strict=True))
     head = ["weekday", *(f"{hour:02d}" for hour in range(24))]
     _write_csv(folder / "week.csv", head, ((day, *row) for day, row in by_day))
-    by_node = zip(node_map.nodes, node_map.state.tolist(), strict=True)
-    head = ["node", *(f"{t:.0f}" for t in node_map.time.tolist())]
+    by_node = zip(drawn_nodes, did.tolist(), strict=True)
+    head = ["node", *(f"{t:.0f}" for t in begins.tolist())]
     _write_csv(folder / "nodes.csv", head, ((node, *row) for node, row in by_node))
     times, holes, drawn = tables["timeline"], tables["holes"], list(answer.scores)[:3]
     page = _template().render(
@@ -93,11 +84,11 @@ def write_report(answer: Replay, folder: Path, origin: Origin = Origin()) -> Pat
         best=name,
         least_days=MIN_DAYS,
         node_colours=NODE_COLOURS,
-        headline=headline(answer),
+        headline=summary.headline(answer),
         key=key,
-        trainings=trainings(answer),
-        sampled=sampled(answer),
-        limits=limits(answer),
+        trainings=summary.trainings(answer),
+        sampled=summary.sampled(answer),
+        limits=summary.limits(answer),
         costs=_costs(answer),
         zone=origin.zone,
         week=by_day,
@@ -114,11 +105,11 @@ def write_report(answer: Replay, folder: Path, origin: Origin = Origin()) -> Pat
         ],
         ticks=_ticks(answer, origin.zone),
         months=_as_text(tables["months"]),
-        policies=table(answer.scores),
+        policies=summary.table(answer.scores),
         intervals=sure,
-        waterfall=waterfall_table(score),
-        nodes_drawn=len(node_map.nodes),
-        node_map=_picture(node_map.state),
+        waterfall=summary.waterfall_table(score),
+        nodes_drawn=len(drawn_nodes),
+        node_map=_picture(did),
         delays=[(p, each.main_delay) for p, each in answer.scores.items() if each.main_delay is not None],
         log=[*_log(answer), *made],
     )

@@ -145,7 +145,7 @@ def table(scores: Mapping[str, Score]) -> list[list[str]]:
                 "-" if s.mean_wait_s is None else f"{s.mean_wait_s / 3600:,.2f}",
                 "-" if s.mean_jct_s is None else f"{s.mean_jct_s / 3600:,.2f}",
                 "-" if s.jain is None else f"{s.jain:.3f}",
-                "-" if s.solve_s is None else f"{s.solve_s.median * 1e3:.2f}",
+                "-" if s.solve_s is None else f"{s.solve_s['median'] * 1e3:.2f}",
                 *([f"{s.deadlines_met:,} of {s.deadlines:,}"] if due else []),
             ]
         )

@@ -15,15 +15,6 @@ from malletrain.replay.scoring.main_delay import MainDelay, Reaction, modelled
 
 
 @dataclass(frozen=True, slots=True)
-class SolveTimes:
-    """Wall seconds of single decisions."""
-
-    median: float
-    p99: float
-    max: float
-
-
-@dataclass(frozen=True, slots=True)
 class Score:
     """One policy's figures. Node-seconds, seconds and counts.
 
@@ -50,7 +41,7 @@ class Score:
     rescales: int
     activations: int
     preemptions: int
-    solve_s: SolveTimes | None
+    solve_s: dict[str, float] | None
     wall_s: float
     activation_node_seconds: float
     stall_node_seconds: float
@@ -135,10 +126,11 @@ def _spread(name: str, values: NDArray[np.float64]) -> dict[str, Any]:
     return dict(zip((f"mean_{name}", f"median_{name}", f"p95_{name}"), found, strict=True))
 
 
-def solve_times(seconds: NDArray[np.float64]) -> SolveTimes | None:
+def solve_times(seconds: NDArray[np.float64]) -> dict[str, float] | None:
+    """Wall seconds of single decisions."""
     if not len(seconds):
         return None
-    return SolveTimes(float(np.median(seconds)), float(np.quantile(seconds, 0.99)), float(seconds.max()))
+    return dict(zip(("median", "p99", "max"), np.quantile(seconds, (0.5, 0.99, 1.0)).tolist(), strict=True))
 
 
 def busiest_minute(started: NDArray[np.float64], times: NDArray[np.int32] | None = None) -> int:

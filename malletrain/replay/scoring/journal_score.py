@@ -1,32 +1,18 @@
-"""The same figures from any journal: a replay's, or a live daemon's."""
+"""The same figures from any journal: a replay's, or a live daemon's; and what changes of size cost by one."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Any, cast
 
 import numpy as np
 
-from malletrain.domain.event import (
-    DaemonStopped,
-    Event,
-    GenerationPublished,
-    GenerationSwitched,
-    JobAnnounced,
-    JobCancelled,
-    JobCompleted,
-    JobFailed,
-    PilotEnded,
-    PilotHeld,
-    PilotStarted,
-    PoolCounted,
-    SamplesReported,
-    WorkerLeft,
-    WorkerLost,
-    WorkerWarm,
-)
+from malletrain.domain import event as kinds
+from malletrain.domain.decision import StartPilot
+from malletrain.domain.event import Event
 from malletrain.domain.job import Curve, MalleableJob, ResizeCosts, ThroughputSample
 from malletrain.learn.curve import fit_curve
 from malletrain.replay.result import Totals
@@ -92,9 +78,9 @@ class _Fold:
             self.totals.idle += self.idle_nodes * (event.at - self.now)
             self.now = event.at
         match event.payload:
-            case PoolCounted() as pool:
+            case kinds.PoolCounted() as pool:
                 self.idle_nodes = float(pool.without_main)
-            case JobAnnounced(job=job) if event.job is not None:
+            case kinds.JobAnnounced(job=job) if event.job is not None:
                 self.jobs.setdefault(event.job, _Job(job))
             case _ if event.job in self.jobs:
                 self._of_job(event, self.jobs[event.job])
@@ -102,7 +88,7 @@ class _Fold:
     def _of_job(self, event: Event, job: _Job) -> None:
         pilot = event.pilot or ""
         match event.payload:
-            case PilotStarted(started_at=started_at) if pilot not in self.holding:
+            case kinds.PilotStarted(started_at=started_at) if pilot not in self.holding:
                 since = min(started_at or event.at, event.at)
                 self.holding[pilot] = (job.job.id, since)
                 job.first_start = since if job.first_start is None else job.first_start
@@ -113,26 +99,26 @@ class _Fold:
                     self.totals.activating += max(0.0, warm_at - since)
                 self.totals.activations += 1
                 self.started.append(since)
-            case WorkerWarm():
+            case kinds.WorkerWarm():
                 if pilot not in self.holding:
                     self.warm_at[pilot] = event.at  # a look every few seconds shows the start later
                 self._warm(pilot)
-            case PilotEnded(preempted=preempted):
+            case kinds.PilotEnded(preempted=preempted):
                 self.totals.preemptions += preempted
                 self._release(pilot)
-            case PilotHeld() | WorkerLeft() | WorkerLost():
+            case kinds.PilotHeld() | kinds.WorkerLeft() | kinds.WorkerLost():
                 self._release(pilot)
-            case GenerationPublished(members=members):
+            case kinds.GenerationPublished(members=members):
                 job.world = members
-            case GenerationSwitched(nodes=nodes, pause_s=pause_s):
+            case kinds.GenerationSwitched(nodes=nodes, pause_s=pause_s):
                 self.totals.rescales += 1
                 self.pauses.append((job.job.id, event.at, event.at + pause_s, nodes))
-            case SamplesReported(nodes=nodes, samples=samples, seconds=seconds, steps=steps):
+            case kinds.SamplesReported(nodes=nodes, samples=samples, seconds=seconds, steps=steps):
                 job.samples += samples
                 if seconds > 0:
                     job.rates.append(ThroughputSample(event.at, nodes, samples, seconds, steps))
-            case (JobCompleted() | JobFailed() | JobCancelled()) as over if job.over_at is None:
-                job.over_at, job.completed = event.at, isinstance(over, JobCompleted)
+            case (kinds.JobCompleted() | kinds.JobFailed() | kinds.JobCancelled()) as over if job.over_at is None:
+                job.over_at, job.completed = event.at, isinstance(over, kinds.JobCompleted)
                 job.world = ()
 
     def _warm(self, pilot: str) -> None:
@@ -154,7 +140,7 @@ class _Fold:
 
     def finish(self) -> None:
         if self.end > self.now:
-            self.take(Event(self.end, DaemonStopped()))
+            self.take(Event(self.end, kinds.DaemonStopped()))
         for pilot in list(self.holding):
             self._release(pilot)
 
@@ -212,3 +198,45 @@ def _merged(pauses: list[tuple[int, float, float, int]], end: float) -> list[tup
         last[job_id] = len(merged)
         merged.append((job_id, begin, max(begin, stop), nodes))
     return merged
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredCosts:
+    """Medians, in seconds, and of how many they are: `activations` from the decision to start a pilot until its
+    worker is warm, Slurm's part included; `grown`, `shrunk` the stalls of worlds, those after a lost node among
+    `shrunk`."""
+
+    costs: ResizeCosts
+    activations: int
+    grown: int
+    shrunk: int
+
+
+def measured_costs(events: Iterable[Event], otherwise: ResizeCosts) -> MeasuredCosts:
+    """Folds a journal; what it does not show is taken from `otherwise`.
+
+    A worker that was warm before its start was decided (clocks differ) counts as nothing; a script in restart mode
+    that reports its pause twice counts once, with the later one.
+    """
+    decided: dict[str, float] = {}
+    activations: list[float] = []
+    stalls: dict[tuple[int | None, int, bool], float] = {}
+    for event in events:
+        pilot = event.pilot or ""
+        match event.payload:
+            case kinds.ActionIntent(action=StartPilot()):
+                decided[pilot] = event.at
+            case kinds.WorkerWarm() if pilot in decided:
+                activations.append(max(0.0, event.at - decided.pop(pilot)))
+            case kinds.GenerationSwitched(generation=generation, grew=grew, pause_s=seconds):
+                if math.isfinite(seconds) and seconds > 0.0:  # 0: a world that begins
+                    stalls[event.job, generation, grew] = seconds
+    grown = [seconds for (*_, grew), seconds in stalls.items() if grew]
+    shrunk = [seconds for (*_, grew), seconds in stalls.items() if not grew]
+    costs = replace(
+        otherwise,
+        activate_s=median(activations) if activations else otherwise.activate_s,
+        grow_s=median(grown) if grown else otherwise.grow_s,
+        shrink_s=median(shrunk) if shrunk else otherwise.shrink_s,
+    )
+    return MeasuredCosts(costs, len(activations), len(grown), len(shrunk))

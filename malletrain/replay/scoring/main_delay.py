@@ -10,7 +10,7 @@ whose cycle came within the reaction paid a cycle, none whose cycle came later (
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.slurm.formats import scalars, sdiag, text
@@ -47,9 +47,6 @@ class MainDelay:
     mean_on_pilots_s: float
     worst_s: float
     assumed: Reaction
-
-    def as_json(self) -> dict[str, object]:
-        return asdict(self)
 
 
 def modelled(starts: int, starts_on_pilots: int, reaction: Reaction) -> MainDelay:

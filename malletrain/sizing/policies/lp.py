@@ -14,7 +14,7 @@ policies are tested against. Which of equally good plans is taken is their rule:
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,21 +35,14 @@ WATCHDOG_S = 120.0
 RELATIVE_TIE = 2e-10
 
 
-@dataclass(frozen=True)
-class Statement:
-    """The model and its binaries, `run[job, size]`."""
-
-    model: Any  # pulp.LpProblem; PuLP publishes no types
-    run: dict[tuple[JobId, int], Any]
-
-
 def _solver_name(place: int, job: JobId) -> str:
     """A name that the LP format allows and no other job has."""
     return f"job{job}" if isinstance(job, int) else f"{place}_{re.sub(r'[^A-Za-z0-9]', '_', job)[:40]}"
 
 
-def statement(problem: Problem, table: ValueTable, scale: float = 1.0) -> Statement:
-    """The problem as a PuLP model, its objective divided by `scale`."""
+def statement(problem: Problem, table: ValueTable, scale: float = 1.0) -> tuple[Any, dict[tuple[JobId, int], Any]]:
+    """The problem as a PuLP model, its objective divided by `scale`, and its binaries by job and size. (PuLP
+    publishes no types.)"""
     model = pulp.LpProblem("sizing", pulp.LpMaximize)
     names = {job: _solver_name(i, job) for i, job in enumerate(table.ids)}
     run: dict[tuple[JobId, int], Any] = {}
@@ -73,7 +66,7 @@ def statement(problem: Problem, table: ValueTable, scale: float = 1.0) -> Statem
             model.addConstraint(used <= limit.upper, f"limit_{index}_upper")
         if np.isfinite(limit.lower):
             model.addConstraint(used >= limit.lower, f"limit_{index}_lower")
-    return Statement(model, run)
+    return model, run
 
 
 class Lp(Policy):
@@ -84,7 +77,7 @@ class Lp(Policy):
 
     def write(self, problem: Problem, file: Path) -> None:
         """Writes the model in the LP format that every solver reads."""
-        statement(problem, value_table(problem)).model.writeLP(str(file))
+        statement(problem, value_table(problem))[0].writeLP(str(file))
 
     def size(self, problem: Problem, cache: ValueRowCache | None = None) -> Sizes:
         from malletrain.sizing.registry import policy
@@ -92,7 +85,7 @@ class Lp(Policy):
         table = value_table(problem, cache)
         if not table.ids:
             return Sizes(SizingStatus.OPTIMAL, 0.0, 0.0, {}, "no jobs")
-        proven, sizes = _solve(statement(problem, table, float(np.abs(table.value).max(initial=0.0)) or 1.0))
+        proven, sizes = _solve(*statement(problem, table, float(np.abs(table.value).max(initial=0.0)) or 1.0))
         if sizes is None:
             return fallback(problem, "PuLP found no sizes that keep the side constraints")
         worth = table.worth(table.rows_of(sizes))
@@ -113,8 +106,8 @@ class _QuietHighs(pulp.HiGHS):  # type: ignore[misc]
             super().createAndConfigureSolver(lp)
 
 
-def _solve(stated: Statement) -> tuple[bool, dict[JobId, int] | None]:
-    """Whether the plan is proven, and the plan, if there is one."""
+def _solve(model: Any, run: dict[tuple[JobId, int], Any]) -> tuple[bool, dict[JobId, int] | None]:
+    """Whether the plan of a `statement` is proven, and the plan, if there is one."""
     solver = _QuietHighs(
         msg=False,
         threads=1,
@@ -126,10 +119,10 @@ def _solve(stated: Statement) -> tuple[bool, dict[JobId, int] | None]:
         primal_feasibility_tolerance=1e-10,
         dual_feasibility_tolerance=1e-10,
     )
-    stated.model.solve(solver)
+    model.solve(solver)
     # `status` says Optimal also for a solve that ran out of time; `sol_status` tells.
-    found = stated.model.sol_status
+    found = model.sol_status
     if found not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
         return False, None
-    sizes = {job: k for (job, k), one in stated.run.items() if (one.varValue or 0.0) > 0.5}
+    sizes = {job: k for (job, k), one in run.items() if (one.varValue or 0.0) > 0.5}
     return found == pulp.LpSolutionOptimal, sizes

@@ -1,5 +1,1 @@
 """Policy `milp`: any linear side constraint, by pricing and HiGHS."""
-
-from malletrain.sizing.policies.milp.milp_policy import Milp
-
-__all__ = ["Milp"]

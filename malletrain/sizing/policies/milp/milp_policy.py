@@ -8,23 +8,20 @@ from malletrain.domain.decision import SizingStatus
 from malletrain.sizing import knapsack
 from malletrain.sizing.class_values import ClassTable, class_table
 from malletrain.sizing.constraints import ConstraintRows, check, checked, constraint_rows, fallback, plan_of
-from malletrain.sizing.policies.milp.model import (
-    FEW_BRANCHES,
-    MAX_BRANCHED_ROWS,
-    MAX_BRANCHES,
-    MAX_ROWS_TO_SETTLE,
-    MIN_BRANCHES,
-    Programme,
-)
-from malletrain.sizing.policies.milp.pricing import NoPlan, Prices, best_prices
+from malletrain.sizing.policies.milp.model import FEW_BRANCHES, Programme
+from malletrain.sizing.policies.milp.pricing import Prices, best_prices
 from malletrain.sizing.policy import Policy
 from malletrain.sizing.problem import Problem, Sizes
 from malletrain.sizing.values import Ints, ValueRowCache, ValueTable, value_table
 
 #: Plans within this part of the best are equally good, and the one with the fewest changes is taken.
 RELATIVE_TIE = 1e-11
-#: Rows that HiGHS is given at once: those of least loss; with more, nothing is proven.
+#: Rows that HiGHS is given at once: those of least loss; with more, nothing is proven, and ties are not settled.
 MAX_ROWS = 2_000
+#: Rows times branching nodes after which the best plan so far is taken: a limit in work is the same on every machine.
+MAX_BRANCHED_ROWS = 300_000
+#: Branching nodes at most and at least, however few or many rows there are.
+MAX_BRANCHES, MIN_BRANCHES = 5_000, 100
 #: Single exchanges tried where HiGHS stops before it has proven a plan.
 MAX_EXCHANGES = 200
 
@@ -120,8 +117,8 @@ def _known_plan(problem: Problem, table: ValueTable) -> Ints | None:
 def _searched(table: ValueTable, limits: ConstraintRows, plan: Ints | None) -> _Search | str:
     """The best plan that is found, from `plan` on, if there is one to begin with; why there is none, in words."""
     prices = best_prices(table, limits, plan)
-    if isinstance(prices, NoPlan):
-        return f"no sizes keep {' and '.join(prices.limits)}"
+    if isinstance(prices, tuple):
+        return f"no sizes keep {' and '.join(prices)}"
     search = _Search(table, limits, prices, plan)
     if len(search.survivors()) > len(prices.seen):
         search.over(prices.seen, FEW_BRANCHES)
@@ -216,7 +213,7 @@ class _Search:
         """The plan of the fewest changes among the equally good ones."""
         slack = RELATIVE_TIE * self.prices.scale
         rows = np.union1d(self.survivors(), plan)
-        if len(rows) > MAX_ROWS_TO_SETTLE:
+        if len(rows) > MAX_ROWS:
             return plan
         found = self.programme.fewest_changes(rows, plan, self.gap, slack)
         self.work["branches"] += found.branches

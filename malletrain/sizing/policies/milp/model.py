@@ -22,14 +22,8 @@ from malletrain.sizing.values import Floats, ValueTable
 
 Ints = NDArray[np.int64]
 
-#: Rows times branching nodes after which the best plan so far is taken: a limit in work is the same on every machine.
-MAX_BRANCHED_ROWS = 300_000
-#: Branching nodes at most and at least, however few or many rows there are.
-MAX_BRANCHES, MIN_BRANCHES = 5_000, 100
 #: Branching nodes for a first plan and for settling ties: there the proof is worth less than the time.
 FEW_BRANCHES = 100
-#: Above so many rows ties are not settled by a solve of their own: it would cost as much as the plan.
-MAX_ROWS_TO_SETTLE = 2_000
 #: Jobs whose ties are settled by one solve have so many combinations of sizes at most: the objective counts them.
 MAX_COUNTED = 200_000
 #: Seconds after which HiGHS is stopped in any case. Only a watchdog: a plan found so is marked feasible, not optimal.

@@ -41,15 +41,9 @@ class Prices:
     rounds: int
 
 
-@dataclass(frozen=True)
-class NoPlan:
-    """No sizes keep all limits; `limits` are those that clash."""
-
-    limits: tuple[str, ...]
-
-
-def best_prices(table: ValueTable, limits: ConstraintRows, plan: Ints | None) -> Prices | NoPlan:
-    """Minimises the bound over the prices. `plan`: rows known to keep every limit, if any are."""
+def best_prices(table: ValueTable, limits: ConstraintRows, plan: Ints | None) -> Prices | tuple[str, ...]:
+    """Minimises the bound over the prices; where no sizes keep all limits, the names of those that clash. `plan`:
+    rows known to keep every limit, if any are."""
     scale = max(float(np.abs(table.value).max(initial=0.0)), MIN_SCALE)
     start = {*table.start[:-1].tolist(), *_best_rows(table, table.value).tolist()}
     start |= set(np.flatnonzero(~table.changed).tolist())
@@ -59,7 +53,7 @@ def best_prices(table: ValueTable, limits: ConstraintRows, plan: Ints | None) ->
         first.run()
         broken = first.broken()
         if broken:
-            return NoPlan(tuple(limits.names[i] for i in broken))
+            return tuple(limits.names[i] for i in broken)
         start = set(first.rows)
     else:
         start |= set(plan.tolist())
