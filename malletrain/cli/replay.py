@@ -57,28 +57,7 @@ MAX_WHOLE_DAYS, DEFAULT_SAMPLE_DAYS = 64, 32
 MAX_CONFIG_BYTES = 1 << 20
 
 #: The commands that a site runs to get a log.
-HOW = """\
-# 1. The jobs of the last 30 days, one line each. Run it as someone who may see everybody's jobs.
-#    Unix times, so that no change of clocks shortens a job; the fields are all that replay reads; no names of people.
-SLURM_TIME_FORMAT=%s sacct --allusers --allocations --duplicates --parsable2 \\
-    --starttime=now-30days --endtime=now \\
-    --format=JobID,JobIDRaw,State,Submit,Start,End,ElapsedRaw,AllocNodes,TimelimitRaw,Partition,NodeList \\
-    | gzip > jobs.sacct.gz
-
-# 2. When nodes were down or drained, so that they are not taken for idle.
-SLURM_TIME_FORMAT=%s sacctmgr --parsable2 show event start=now-30days \\
-    format=NodeName,TimeStart,TimeEnd,State,Reason | gzip > nodes.events.gz
-
-# 3. The nodes that there are: a job log names only those that ran a job.
-sinfo --Node --noheader --format='%N' > nodes.sinfo
-
-# 4. How Slurm is set, for the delay of main jobs and the pilots' margins.
-scontrol show config > slurm.txt; sdiag >> slurm.txt
-
-# 5. What would those idle nodes have trained, with the daemon as shipped?
-malletrain replay jobs.sacct.gz --outages nodes.events.gz --machine nodes.sinfo --scheduler slurm.txt \\
-    --report replay-report
-"""
+HOW = Path(__file__).with_name("get-log.sh")
 
 EPILOG = """\b
 Examples:
@@ -101,25 +80,12 @@ _PLACEMENTS = click.Choice([rule.value for rule in AssumedPlacement])
     metavar="NAME:COUNT",
     help="Training jobs: imagenet, endless, pollux, nas, hpo. [default: imagenet:100]",
 )
-@click.option(
-    "--policy",
-    "policies",
-    default="auto",
-    show_default=True,
-    metavar="A,B,..",
-    help="Policies to compare, NAME or NAME:HORIZON.",
-)
+@click.option("--policy", "policies", default="auto", metavar="A,B,..", help="To compare: NAME or NAME:HORIZON.")
 @click.option(
     "--horizon", type=float, metavar="S", help="Seconds that sizing looks ahead. [default: 300; bftrainer 10]"
 )
 @click.option("--nodes", metavar="N|A:B", help="The first N nodes, or A to B; or the machine's size.")
-@click.option(
-    "--placement",
-    type=_PLACEMENTS,
-    default="first-fit",
-    show_default=True,
-    help="Where jobs ran, if the log does not say.",
-)
+@click.option("--placement", type=_PLACEMENTS, default="first-fit", help="Where jobs ran, if the log does not say.")
 @click.option("--start", metavar="T", help="ISO time, Unix seconds, or +1d, +6h from the trace's begin.")
 @click.option("--end", metavar="T", help="The same.")
 @click.option("--rescale", metavar="GROW,SHRINK", help="Seconds that a resize stalls a job. [default: 0.3,0.1]")
@@ -152,7 +118,7 @@ def replay(trace: Path | None, how: bool, **arguments: Any) -> None:
     TRACE: `sacct -P` output (see --how), node events (CSV: time,node,state) or SWF, plain or gzip; - for stdin.
     """
     if how:
-        click.echo(HOW, nl=False)
+        click.echo(HOW.read_text(), nl=False)
         return
     if trace is None:
         raise click.UsageError("TRACE is missing; --how prints the command that makes one")
