@@ -14,11 +14,9 @@ import click
 
 from malletrain.cli import render
 from malletrain.cli.common_options import as_json
-from malletrain.cli.logs import last_words
 from malletrain.domain.errors import MalletrainError
-from malletrain.wire.daemon import DaemonClient, connect
+from malletrain.wire.daemon import connect
 from malletrain.wire.http import DaemonRefused
-from malletrain.wire.rows import JobRow
 
 #: Seconds that `events --follow` and `drain` let the daemon hold a request open.
 LONG_POLL_S = 25.0
@@ -63,31 +61,12 @@ def status(job: int | None, over: bool, as_json: bool) -> None:
     daemon = connect()
     if job is not None:
         row = daemon.job(job)
-        show(as_json, row.to_json(), lambda: _in_full(daemon, row))
+        show(as_json, row.to_json(), lambda: render.job(row, now=time.time()))
         return
     picture = daemon.status()
     if over:
         picture = replace(picture, jobs=daemon.jobs())
     show(as_json, picture.to_json(), lambda: render.status(picture, width=terminal_width(), over=over))
-
-
-def _in_full(daemon: DaemonClient, row: JobRow) -> list[render.Line]:
-    return [*render.job(row, now=time.time()), *_scales(daemon, row.id), *_last_words(daemon, row)]
-
-
-def _scales(daemon: DaemonClient, job: int) -> list[render.Line]:
-    """How a job that is not over scales, in a line; more in `malletrain profile`."""
-    try:
-        known = daemon.profile(job)
-    except DaemonRefused:
-        return []
-    points = [f"{size.nodes}: {size.rate:.1f}{'' if size.windows else '?'}" for size in known.sizes]
-    return [(render.Span(f"samples/s by nodes (? estimated): {', '.join(points)}"),)] if points else []
-
-
-def _last_words(daemon: DaemonClient, row: JobRow) -> list[render.Line]:
-    found = last_words(daemon, row) if row.phase == "failed" and row.uid == os.getuid() else None
-    return [(render.Span(f"printed last: {found[1]} ({found[0]})"),)] if found else []
 
 
 def _asking(verb: str, words: str) -> click.Command:
@@ -125,7 +104,9 @@ def _ask_each(verb: str, jobs: Sequence[int]) -> None:
 @click.command(epilog="Example:  malletrain events --follow --job 3")
 @click.option("--follow", "-f", is_flag=True, help="Go on until Ctrl-C.")
 @click.option("--job", type=click.IntRange(min=1), help="Only this job.")
-@click.option("--after", type=click.IntRange(min=0), default=0, help="Begin after event number N.")
+@click.option(
+    "--after", type=click.IntRange(min=0), default=0, show_default=False, help="Begin after event number N."
+)
 @click.option("--samples", is_flag=True, help="Throughput and the script's figures, too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def events(follow: bool, job: int | None, after: int, samples: bool, as_json: bool) -> None:

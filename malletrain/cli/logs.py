@@ -1,7 +1,6 @@
 """`malletrain logs`: what a job's workers have printed, read as the caller from the files that Slurm writes."""
 
 import os
-import re
 import stat
 import sys
 import time
@@ -20,9 +19,6 @@ from malletrain.wire.rows import EventRow, JobRow
 
 #: Seconds between two looks at the files, and at the list of tasks.
 LOOK_S, LIST_S = 0.5, 5.0
-
-#: What srun says once a task has failed: not why.
-_SAYS_NOT_WHY = re.compile(r"srun: (?!error: )|srun: error: \S+: tasks? |slurmstepd(?:-\S+)?: ")
 
 #: Bytes of a file that are read at once; and its end, in which the last lines are looked for.
 _READ_BYTES, _TAIL_BYTES = 1 << 22, 1 << 18
@@ -84,24 +80,6 @@ def _events(daemon: DaemonClient, job: int, after: int = 0) -> Iterator[EventRow
         if not rows or last <= after:
             return
         after = last
-
-
-def last_words(daemon: DaemonClient, row: JobRow) -> tuple[Path, str] | None:
-    """The file of a job that was written last, and its last line that says why; None where there is none."""
-    pattern, tasks = tasks_of(_events(daemon, row.id))
-    files = [path for path, _ in _found(pattern, tasks, row, None) if path.is_file()]
-    if not files:
-        return None
-    path = max(files, key=lambda each: each.stat().st_mtime)
-    try:
-        with path.open("rb") as stream:
-            stream.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-            text = stream.read().decode("utf-8", "replace")
-    except OSError:
-        return None
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    why = [line for line in lines if not _SAYS_NOT_WHY.match(line)] or lines
-    return (path, printable(why[-1])[:400]) if why else None
 
 
 def tasks_of(events: Iterable[EventRow]) -> tuple[tuple[str, ...], list[OutputTask]]:
