@@ -15,7 +15,6 @@ from malletrain.domain.errors import InvalidInput, MalletrainError
 from malletrain.slurm.command import Commands
 from malletrain.slurm.submission import batch_request, directives, job_python
 from malletrain.slurm.submission import submit as submitting
-from malletrain.slurm.submission.batch_request import Defaults
 from malletrain.slurm.submission.mtbatch_options import ALLOWED, Option, Use
 from malletrain.slurm.submission.sbatch import BatchRequest, InvalidBatch, Submission
 from malletrain.wire import address
@@ -76,14 +75,11 @@ def _read(line: directives.CommandLine, daemon: DaemonClient, environ: Mapping[s
         what = f"{line.script}: cannot be read: {os.strerror(error.errno or 0)}"
         raise InvalidBatch([*line.options.faults, what]) from error
     options = line.options.over(directives.from_environment(environ))
-    known = daemon.address
-    request = batch_request.request(
-        script, line.script, options, line.arguments, Defaults(known.partition, known.account, known.qos), cwd
-    )
-    if not known.partition:  # in no client file: ask the daemon
-        site = daemon.site()
-        defaults = Defaults(site.get("partition", ""), site.get("account", ""), site.get("qos", ""))
-        request = batch_request.request(script, line.script, options, line.arguments, defaults, cwd)
+    site = daemon.address
+    request = batch_request.request(script, line.script, options, line.arguments, site, cwd)
+    if not site.partition:  # in no client file: ask the daemon
+        site = replace(site, **{name: daemon.site().get(name, "") for name in ("partition", "account", "qos")})
+        request = batch_request.request(script, line.script, options, line.arguments, site, cwd)
     if not request.partition:
         raise InvalidInput("--partition", f"name the harvest partition here, or in {address.SYSTEM_CLIENT_FILE}")
     return request

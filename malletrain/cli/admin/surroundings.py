@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from malletrain.api.roles import user_name
-from malletrain.config import Config
+from malletrain.config.sections import Config
 from malletrain.domain.errors import ClusterUnavailable
 from malletrain.slurm.command import Commands
 from malletrain.slurm.queries import past_arrivals
