@@ -124,7 +124,7 @@ class PeopleRoutes:
 
     def known(self, request: Request, identity: Identity) -> "Caller":
         """Whose request it is: what they may not see is left out of refusals, too."""
-        sight = request.scope["malletrain.sight"] = self.roles.sight(identity)
+        sight = request.scope["malletrain.sight"] = self.roles.sight_of(identity.uid)
         return Caller(self, identity, sight)
 
     def _charge(self, caller: Identity, request: Request) -> None:

@@ -79,10 +79,6 @@ class Roles:
         if uid in self._operators:
             raise Refused(f"{user} is an operator: take the name out of `operators` in the configuration first")
 
-    def sight(self, identity: Identity) -> Visibility:
-        """What the caller may see."""
-        return self.sight_of(identity.uid)
-
     def sight_of(self, uid: int) -> Visibility:
         """What the user with this uid may see."""
         if uid in self._operators:

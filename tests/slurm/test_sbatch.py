@@ -17,12 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.slurm.submission import batch_request, directives
-from malletrain.slurm.submission.batch_request import Defaults, due_at
+from malletrain.slurm.submission.batch_request import due_at
 from malletrain.slurm.submission.mtbatch_options import ALLOWED, REFUSED, REFUSED_SHORT, SHORT
 from malletrain.slurm.submission.sbatch import BatchRequest, InvalidBatch
+from malletrain.wire.address import Address
 from scripts.lab.packages import Toolchain
 
-SITE = Defaults("harvest", "hacct", "hqos", "gpu:4")
+SITE = Address("", "harvest", "hacct", "hqos")
 GOOD = b"#!/bin/bash\n#SBATCH --nodes=1-8\npython train.py\n"
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
@@ -66,7 +67,7 @@ def lines(request: BatchRequest) -> dict[str, str]:
 
 
 def test_a_script_becomes_a_held_array_of_one_node_tasks() -> None:
-    request = ask(GOOD)
+    request = ask(GOOD, "--gres=gpu:4")
     assert (request.min_nodes, request.max_nodes, request.name) == (1, 8, "train.sh")
     found = lines(request)
     assert {"hold", "no-requeue", "exclusive"} <= found.keys()
@@ -351,7 +352,7 @@ def test_no_value_escapes_its_line(name: str, comment: str) -> None:
 @pytest.mark.parametrize(
     ("words", "gres"),
     [
-        ((), "gpu:4"),
+        (("--gres=gpu:4",), "gpu:4"),
         (("--gpus-per-node=2",), "gpu:2"),
         (("--gpus-per-node=a100:2",), "gpu:a100:2"),
         (("--gpus-per-node=1g.10gb:7", "--gres=nvme:1"), "nvme:1,gpu:1g.10gb:7"),
