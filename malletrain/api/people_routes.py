@@ -17,12 +17,13 @@ from fastapi.responses import JSONResponse
 from malletrain.api.auth import Auth
 from malletrain.api.rate_limits import ROW_BYTES, ApiLimits, TokenBuckets, TooManyRequests
 from malletrain.api.requests import LoopRequests
-from malletrain.api.roles import Conflict, Identity, NotFound, Role, Roles, uids_of, user_name
+from malletrain.api.roles import Conflict, Identity, NotFound, Role, Roles, uids_of
 from malletrain.api.schemas import MAX_NUMBER, ArrayBody, BanBody, DrainBody, JobBody, SessionBody
 from malletrain.api.visibility import Visibility
 from malletrain.domain.errors import InvalidInput, Refused
 from malletrain.loop.ports import Clock
 from malletrain.store.views import StoreViews
+from malletrain.wire.munge import user_name
 from malletrain.wire.rows import EventRow, JobRow
 
 #: Seconds that a long poll may wait.

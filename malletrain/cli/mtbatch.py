@@ -3,12 +3,13 @@
 import json
 import os
 import sys
-import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
+
+import click
 
 from malletrain import __version__
 from malletrain.domain.errors import InvalidInput, MalletrainError
@@ -126,28 +127,26 @@ def usage() -> str:
         ("Options of sbatch that are passed on (in the script: #SBATCH lines)", Use.FORWARD),
         ("Options of the command", Use.COMMAND),
     )
-    lines = [
-        "Usage: mtbatch [OPTIONS] SCRIPT [ARGUMENTS...]",
-        "",
-        "  Submit a malleable PyTorch job: it trains on whatever nodes are idle, between MIN and",
-        "  MAX, and leaves when the main queue wants them. Every other option of sbatch is refused",
-        "  by name, with what to do instead.",
-    ]
+    written = click.HelpFormatter(width=94)
+    written.write_usage("mtbatch", "[OPTIONS] SCRIPT [ARGUMENTS...]")
+    written.write_paragraph()
+    with written.indentation():
+        written.write_text(
+            "Submit a malleable PyTorch job: it trains on whatever nodes are idle, between MIN and MAX, and leaves "
+            "when the main queue wants them. Every other option of sbatch is refused by name,"
+            " with what to do instead."
+        )
     for title, use in groups:
-        lines += ["", f"{title}:"]
-        for option in ALLOWED.values():
-            if option.use is use:
-                lines += _option_lines(option)
-    return "\n".join([*lines, "", "  Example:  mtbatch --nodes=1-8 train.sh        mtbatch --dry-run train.sh"])
+        with written.section(title):
+            written.write_dl([(_names(each), each.help) for each in ALLOWED.values() if each.use is use])
+    written.write_paragraph()
+    written.write_text("Example:  mtbatch --nodes=1-8 train.sh        mtbatch --dry-run train.sh")
+    return written.getvalue().rstrip()
 
 
-def _option_lines(option: Option) -> list[str]:
-    name = f"--{option.name}" + ("=VALUE" if option.takes else "")
-    left = f"  {f'-{option.short}, ' if option.short else '    '}{name}"
-    words = [" " * 28 + part for part in textwrap.wrap(option.help, 62)]
-    if len(left) > 26:
-        return [left, *words]
-    return [f"{left:<28}{words[0].strip()}", *words[1:]]
+def _names(option: Option) -> str:
+    short = f"-{option.short}, " if option.short else "    "
+    return f"{short}--{option.name}" + ("=VALUE" if option.takes else "")
 
 
 def main(argv: list[str] | None = None) -> NoReturn:

@@ -217,7 +217,7 @@ def test_own_options_are_read_in_all_spellings() -> None:
     assert (request.batch_min, request.batch_max) == (32, 64)
     assert request.max_nodes == 4, "sbatch looks no further than the first command, and neither do we"
     body = request.announcement()
-    assert body["curve"] == [[1, 100.0], [4, 300.0]]
+    assert body["curve"] == ((1, 100.0), (4, 300.0))
     assert body["elastic"] == "live"
     assert (body["batch_min"], body["batch_max"]) == (32, 64)
 
@@ -240,7 +240,7 @@ def test_dependencies_and_output_files_are_announced() -> None:
     )
     assert request.after == ("afterok:3", "afterok:4", "afterany:5")
     announced = request.announcement()
-    assert announced["after"] == ["afterok:3", "afterok:4", "afterany:5"]
+    assert announced["after"] == request.after
     assert announced["output"] == [f"{request.chdir}/logs/%A_%a.out", "/tmp/%a.err"]
     plain = ask(b"#!/bin/bash\n#SBATCH -N 1-4\n")
     assert "after" not in plain.announcement()
@@ -251,9 +251,9 @@ def test_mail_is_announced_in_slurms_words() -> None:
     head = b"#!/bin/bash\n#SBATCH -N 1-4\n"
     request = ask(head + b"#SBATCH --mail-type=END,fail --mail-user=ada.l+x@example.org\n")
     announced = request.announcement()
-    assert (announced["mail"], announced["mail_user"]) == (["end", "fail"], "ada.l+x@example.org")
+    assert (announced["mail"], announced["mail_user"]) == (("end", "fail"), "ada.l+x@example.org")
     assert b"mail" not in request.materialize(42, "http://head:1", "/usr/bin/python3", {}).script.split(b"# ")[0]
-    assert ask(head, "--mail-type=ALL").announcement()["mail"] == ["begin", "end", "fail"]
+    assert ask(head, "--mail-type=ALL").announcement()["mail"] == ("begin", "end", "fail")
     for silent in ("--mail-type=NONE", "--mail-user=ada@example.org"):
         assert "mail" not in ask(head, silent).announcement()
     for wrong in (

@@ -287,14 +287,13 @@ def test_an_answer_that_cannot_be_read_is_not_remembered() -> None:
 )
 def test_nodes_that_are_remembered_are_those_that_would_be_made(looks: list[list[str]]) -> None:
     known: dict[str, NodeRecord] = {}
-    made: normalise.MadeNodes = {}
     before: dict[str, Node] = {}
     for states in looks:
         answer = "".join(
             NODE.replace("State=IDLE+DRAIN", f"State={state}").replace("NodeName=n000", f"NodeName=n{at}")
             for at, state in enumerate(states)
         )
-        seen = normalise.snapshot(1.0, text.nodes(answer, known), made=made)
+        seen = normalise.snapshot(1.0, text.nodes(answer, known))
         assert seen == normalise.snapshot(1.0, text.nodes(answer)), "oddities are warned about each time"
         now = {node.name: node for node in seen.nodes}
         for name in now.keys() & before.keys():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.snapshot import BackfillPlan, Node, NodeState, Reservation, SlurmJob, SlurmState, Snapshot
@@ -22,9 +23,6 @@ _NODE_LISTS = {
     "required_nodes": "ReqNodeList",
     "excluded_nodes": "ExcNodeList",
 }
-
-#: By name: a row, and the node that was made of it.
-MadeNodes = dict[str, tuple[NodeRecord, Node]]
 
 
 class Warnings:
@@ -52,17 +50,16 @@ def snapshot(
     *,
     task_by_task: str | None = None,
     warnings: Warnings | None = None,
-    made: MadeNodes | None = None,
 ) -> Snapshot:
     """One snapshot of all rows. Raises `InvalidInput`: there is no node at all, or a node list is none.
 
     `task_by_task`: the partition whose waiting array tasks are wanted one by one; elsewhere a row that stands for
-    10,000 tasks stays one job. `made`: the nodes of the snapshot before; it is left with those of this one.
+    10,000 tasks stays one job.
     """
     warnings = warnings or Warnings()
     if not nodes:
         raise InvalidInput("nodes", "Slurm showed no node at all")
-    known = _merge(nodes, warnings, {} if made is None else made)
+    known = _merge(nodes, warnings)
     queue: list[SlurmJob] = []
     for row in jobs:
         one = job(row, warnings)
@@ -79,11 +76,11 @@ def snapshot(
     )
 
 
-def node(row: NodeRecord, warnings: Warnings | None = None) -> Node:
-    """One node of one row. An idle node with processors given away is MIXED: partly busy is not idle."""
-    state, flags, unknown = node_state(row.state)
-    if unknown and warnings is not None:
-        warnings.add(f"unknown node state {unknown[0][:40]!r}", row.name)
+@lru_cache(maxsize=65536)
+def node(row: NodeRecord) -> Node:
+    """One node of one row, kept: most rows come again at every tick. An idle node with processors given away is
+    MIXED: partly busy is not idle."""
+    state, flags, _ = node_state(row.state)
     if row.cpus_alloc > 0 and state in (NodeState.IDLE, NodeState.PLANNED):
         state = NodeState.MIXED
     values = row._asdict()
@@ -91,23 +88,13 @@ def node(row: NodeRecord, warnings: Warnings | None = None) -> Node:
     return Node(**values | {"state": state, "flags": flags})
 
 
-def _made(row: NodeRecord, warnings: Warnings, made: MadeNodes) -> Node:
-    """The node of a row; the one made before, where it is the very same row. Odd ones warn each time."""
-    before = made.get(row.name)
-    if before is not None and before[0] is row:
-        return before[1]
-    new = node(row, warnings)
-    if not node_state(row.state).unknown:
-        made[row.name] = (row, new)
-    return new
-
-
-def _merge(rows: Sequence[NodeRecord], warnings: Warnings, made: MadeNodes) -> dict[str, Node]:
+def _merge(rows: Sequence[NodeRecord], warnings: Warnings) -> dict[str, Node]:
     """Nodes by name. Of one that is named several times, partitions add up and the strongest state holds."""
     known: dict[str, Node] = {}
     for row in rows:
-        new = _made(row, warnings, made)
-        old = known.get(row.name)
+        if unknown := node_state(row.state).unknown:
+            warnings.add(f"unknown node state {unknown[0][:40]!r}", row.name)
+        new, old = node(row), known.get(row.name)
         if old is None:
             known[row.name] = new
             continue

@@ -97,14 +97,13 @@ class BatchRequest:
 
     def announcement(self) -> dict[str, object]:
         """The body of POST /v1/jobs."""
-        always = ("name", "min_nodes", "max_nodes", "weight", "elastic", "account", "partition", "total_samples")
-        body: dict[str, object] = {name: getattr(self, name) for name in always}
-        body |= {"sizes": list(self.sizes), "curve": [list(point) for point in self.curve] or None}
-        seldom = ("profile", "batch_min", "batch_max", "deadline", "budget_node_hours", "mail_user", "trusted")
+        always = ("name", "min_nodes", "max_nodes", "sizes", "weight", "elastic", "account", "partition", "curve")
+        body = {name: getattr(self, name) for name in always} | {"total_samples": self.total_samples}
+        body["curve"] = self.curve or None
+        seldom = ("profile", "batch_min", "batch_max", "deadline", "budget_node_hours", "after", "mail", "mail_user")
         optional: dict[str, object] = {name: getattr(self, name) for name in seldom} | {
-            "after": list(self.after),
-            "mail": list(self.mail),
             "class_min": [f"{name}:{nodes}" for name, nodes in self.class_min],
+            "trusted": self.trusted,
             "check": dict(zip(("digest", "verdict", "text"), self.checked or (), strict=False)),
         }
         body |= {name: value for name, value in optional.items() if value}
