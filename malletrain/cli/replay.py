@@ -53,6 +53,9 @@ MIN_SAMPLE_DAYS, ALL_DAYS = 4, 0
 #: many as two processors replay in two minutes or so, of a machine of some thousand nodes.
 MAX_WHOLE_DAYS, DEFAULT_SAMPLE_DAYS = 64, 32
 
+#: Steps of the progress bar.
+_BAR_STEPS = 1000
+
 #: Bytes read of a site's configuration.
 MAX_CONFIG_BYTES = 1 << 20
 
@@ -141,7 +144,7 @@ def replay(trace: Path | None, how: bool, **arguments: Any) -> None:
     before = [*machine.account.warnings, *machine.warnings]
     _say_warnings(before)
     sample = _sample(machine, jobs, policies, options, days, arguments["seed"])
-    with _bar(names) as progress:
+    with _bar() as progress:
         found = run.replay(
             machine, jobs, policies, options, progress, arguments["processes"], reaction, sample, suspected
         )
@@ -360,20 +363,10 @@ def _moment(option: str, text: str | None, zone: tzinfo) -> tuple[float | None, 
 
 
 @contextmanager
-def _bar(names: list[str]) -> Iterator[Progress | None]:
-    """A progress bar for each policy, on a terminal only."""
+def _bar() -> Iterator[Progress | None]:
+    """A progress bar over all policies, on a terminal only."""
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        tasks = [bars.add_task(name, total=None) for name in names]  # how far, the first part says
-
-        def tell(shares: list[float]) -> None:
-            for task, share in zip(tasks, shares, strict=True):
-                bars.update(task, total=1.0 if share else None, completed=share)
-
-        yield tell
+    with click.progressbar(length=_BAR_STEPS, file=sys.stderr) as bar:
+        yield lambda shares: bar.update(round(_BAR_STEPS * sum(shares) / len(shares)) - bar.pos)

@@ -48,8 +48,8 @@ def test_reservations() -> None:
         "ReservationName=r1 StartTime=1795195997 EndTime=1795199597 Duration=01:00:00 Nodes=n[001-002] NodeCnt=2 "
         "Flags=MAINT,IGNORE_JOBS,SPEC_NODES TRES=cpu=32 Users=root,bob Groups=(null) Accounts=(null) State=INACTIVE\n"
     )
-    assert (row.name, row.start, row.end, row.nodes) == ("r1", 1795195997.0, 1795199597.0, "n[001-002]")
-    assert row.flags == ("MAINT", "IGNORE_JOBS", "SPEC_NODES")
+    assert (row.name, row.start, row.end, row.nodes) == ("r1", 1795195997.0, 1795199597.0, ("n001", "n002"))
+    assert row.flags == {"MAINT", "IGNORE_JOBS", "SPEC_NODES"}
     assert row.users == ("root", "bob")
     assert row.accounts == ()
     assert text.reservations("No reservations in the system\n") == []

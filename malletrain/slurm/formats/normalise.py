@@ -13,7 +13,7 @@ from functools import lru_cache
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.snapshot import BackfillPlan, Node, NodeState, Reservation, SlurmJob, SlurmState, Snapshot
 from malletrain.slurm.formats import hostlist, scalars
-from malletrain.slurm.formats.records import JobRecord, NodeRecord, ReservationRecord
+from malletrain.slurm.formats.records import JobRecord, NodeRecord
 from malletrain.slurm.formats.states import STRENGTH, job_state, node_state
 
 #: Fields of a job that are lists of nodes, and what Slurm calls them.
@@ -45,7 +45,7 @@ def snapshot(
     taken_at: float,
     nodes: Sequence[NodeRecord],
     jobs: Iterable[JobRecord] = (),
-    reservations: Iterable[ReservationRecord] = (),
+    reservations: Iterable[Reservation] = (),
     plan: BackfillPlan | None = None,
     *,
     task_by_task: str | None = None,
@@ -64,13 +64,12 @@ def snapshot(
     for row in jobs:
         one = job(row, warnings)
         queue.extend(_one_by_one(one, row.tasks) if row.tasks and row.partition == task_by_task else (one,))
-    found = tuple(_reservation(row) for row in reservations)
     _cross_check(known, queue, warnings)
     return Snapshot(
         taken_at=taken_at,
         nodes=tuple(known[name] for name in sorted(known)),
         jobs=tuple(queue),
-        reservations=found,
+        reservations=tuple(reservations),
         plan=plan or BackfillPlan(),
         warnings=warnings.lines(),
     )
@@ -142,11 +141,6 @@ def _open(text: str, field: str, job: str, warnings: Warnings) -> tuple[str, ...
 def _one_by_one(job: SlurmJob, expression: str) -> Iterable[SlurmJob]:
     for task in scalars.tasks(expression):
         yield replace(job, id=f"{job.array_id}_{task}", task_count=1)
-
-
-def _reservation(row: ReservationRecord) -> Reservation:
-    nodes = hostlist.expand(row.nodes, f"reservation {row.name}")
-    return Reservation(row.name, row.start, row.end, nodes, frozenset(row.flags), row.users, row.accounts)
 
 
 def _cross_check(known: Mapping[str, Node], queue: Sequence[SlurmJob], warnings: Warnings) -> None:
