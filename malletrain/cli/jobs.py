@@ -14,9 +14,11 @@ import click
 
 from malletrain.cli import render
 from malletrain.cli.common_options import as_json
+from malletrain.cli.logs import last_words
 from malletrain.domain.errors import MalletrainError
-from malletrain.wire.daemon import connect
+from malletrain.wire.daemon import DaemonClient, connect
 from malletrain.wire.http import DaemonRefused
+from malletrain.wire.rows import JobRow
 
 #: Seconds that `events --follow` and `drain` let the daemon hold a request open.
 LONG_POLL_S = 25.0
@@ -61,12 +63,17 @@ def status(job: int | None, over: bool, as_json: bool) -> None:
     daemon = connect()
     if job is not None:
         row = daemon.job(job)
-        show(as_json, row.to_json(), lambda: render.job(row, now=time.time()))
+        show(as_json, row.to_json(), lambda: _in_full(daemon, row))
         return
     picture = daemon.status()
     if over:
         picture = replace(picture, jobs=daemon.jobs())
     show(as_json, picture.to_json(), lambda: render.status(picture, width=terminal_width(), over=over))
+
+
+def _in_full(daemon: DaemonClient, row: JobRow) -> list[render.Line]:
+    said = last_words(daemon, row) if row.phase == "failed" and row.uid == os.getuid() else ""
+    return [*render.job(row, now=time.time()), *([(render.Span(f"printed last: {said}"),)] if said else [])]
 
 
 def _asking(verb: str, words: str) -> click.Command:

@@ -1,6 +1,7 @@
 """`malletrain logs`: what a job's workers have printed, read as the caller from the files that Slurm writes."""
 
 import os
+import re
 import stat
 import sys
 import time
@@ -18,6 +19,9 @@ from malletrain.wire.rows import EventRow, JobRow
 
 #: Seconds between two looks at the files, and at the list of tasks.
 LOOK_S, LIST_S = 0.5, 5.0
+
+#: What srun says once a task has failed: not why.
+_SAYS_NOT_WHY = re.compile(r"srun: (?!error: )|srun: error: \S+: tasks? |slurmstepd(?:-\S+)?: ")
 
 #: Bytes of a file that are read at once; and its end, in which the last lines are looked for.
 _READ_BYTES, _TAIL_BYTES = 1 << 22, 1 << 18
@@ -70,6 +74,19 @@ def _events(daemon: DaemonClient, job: int, after: int) -> Iterator[EventRow]:
         after = last
 
 
+def last_words(daemon: DaemonClient, row: JobRow) -> str:
+    """The last line that says why, in the file of a job that was written last, and that file; "" where there is
+    none."""
+    files = [path for path, _ in _found(*tasks_of(_events(daemon, row.id, 0)), row, None) if path.is_file()]
+    if not files:
+        return ""
+    path = max(files, key=lambda each: each.stat().st_mtime)
+    printed = _Reader().more(path, is_tail=True).decode("utf-8", "replace")
+    lines = [line.strip() for line in printed.splitlines() if line.strip()]
+    why = [line for line in lines if not _SAYS_NOT_WHY.match(line)] or lines
+    return f"{printable(why[-1])[:400]} ({path})" if why else ""
+
+
 def tasks_of(events: Iterable[EventRow]) -> tuple[tuple[str, ...], dict[str, int | None]]:
     """The patterns of a job's files, and the rank of each of its tasks (`123_4`): those of the last world first, in
     rank order, then those that are in none."""
@@ -120,7 +137,7 @@ class _Reader:
         what could steer the terminal is replaced. Whether there was any."""
         any_more = False
         for path, title in files:
-            while more := self._more(path, lines is not None):
+            while more := self.more(path, is_tail=lines is not None):
                 any_more = True
                 if lines is not None:
                     more = b"".join(more.splitlines(keepends=True)[-lines:]) if lines else b""
@@ -132,7 +149,7 @@ class _Reader:
         sys.stdout.flush()
         return any_more
 
-    def _more(self, path: Path, is_tail: bool) -> bytes:
+    def more(self, path: Path, *, is_tail: bool) -> bytes:
         """What a file has gained, or its end."""
         try:
             # A FIFO would wait for a writer.

@@ -108,3 +108,21 @@ def test_followed_as_it_grows_until_the_job_is_over(desk: Desk, api: House, job:
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
             process.wait()
+
+
+def test_status_ends_with_the_last_line_of_a_job_that_failed(desk: Desk, api: House, job: int) -> None:
+    put(desk, 0, "an older word\n")
+    put(
+        desk,
+        1,
+        "malletrain: n1 has no /opt/x/python: see mtbatch --python\n"
+        "slurmstepd-n1: error: *** STEP 12.0 ON n1 CANCELLED AT 2026-11-23T20:00:00 DUE TO JOB REQUEUE ***\n"
+        "srun: got SIGCONT\nsrun: forcing job termination\n"
+        "srun: error: n1: task 0: Exited with exit code 1\n",
+    )
+    os.utime(desk.work / "slurm-47_0.out", (1.0, 1.0))
+    assert "printed last" not in desk.malletrain("status", str(job)).out
+    api.journal.append([event_of(4.0, EventKind.JOB_FAILED, job, reason="5 pilots in a row ended")])
+    said = desk.malletrain("status", str(job)).out
+    where = desk.work / "slurm-47_1.out"
+    assert f"printed last: malletrain: n1 has no /opt/x/python: see mtbatch --python ({where})\n" in said
