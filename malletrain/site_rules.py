@@ -6,7 +6,7 @@ The one place: the daemon decides by them, `malletrain replay` replays them, `ma
 from __future__ import annotations
 
 from malletrain.api.roles import uids_of
-from malletrain.config import BudgetSection, Config, LimitSection
+from malletrain.config.sections import BudgetSection, Config, LimitSection
 from malletrain.decide.rules import AccountBudget, MainPromise, Period, Rules, SiteLimit
 from malletrain.domain.errors import InvalidInput
 from malletrain.sizing.objective import Objective

@@ -66,7 +66,7 @@ def _names(option: Option) -> str:
 
 
 def _chapter(command: click.Command, name: str) -> Iterator[str]:
-    context = click.Context(command, info_name=name)
+    context = click.Context(command, info_name=name, show_default=True)
     yield f"## {name}\n\n{_synopsis(command, context)}{_line(command.help or '')}\n"
     if isinstance(command, click.Group):
         yield from _children(command)
@@ -83,7 +83,8 @@ def _chapter(command: click.Command, name: str) -> Iterator[str]:
 def _children(group: click.Group) -> Iterator[str]:
     """One item for each, with its options below it; an option that all have stands once, first."""
     options = {
-        name: [_option(each, click.Context(child)) for each in child.params] for name, child in group.commands.items()
+        name: [_option(each, click.Context(child, show_default=True)) for each in child.params]
+        for name, child in group.commands.items()
     }
     common = [row for row in next(iter(options.values())) if row and all(row in rows for rows in options.values())]
     yield "\n".join(common)

@@ -44,7 +44,7 @@ def files() -> dict[str, str]:
 def _pages(command: click.Command | None, name: str, section: int = 1) -> Iterator[tuple[str, str]]:
     if command is None:
         return
-    context = click.Context(command, info_name=name)
+    context = click.Context(command, info_name=name, show_default=True)
     if isinstance(command, click.Group):
         for child in command.list_commands(context):
             yield from _pages(command.get_command(context, child), f"{name} {child}", section)

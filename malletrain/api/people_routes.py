@@ -17,12 +17,13 @@ from fastapi.responses import JSONResponse
 from malletrain.api.auth import Auth
 from malletrain.api.rate_limits import ROW_BYTES, ApiLimits, TokenBuckets, TooManyRequests
 from malletrain.api.requests import LoopRequests
-from malletrain.api.roles import Conflict, Identity, NotFound, Role, Roles, uids_of, user_name
+from malletrain.api.roles import Conflict, Identity, NotFound, Role, Roles, uids_of
 from malletrain.api.schemas import MAX_NUMBER, ArrayBody, BanBody, DrainBody, JobBody, SessionBody
 from malletrain.api.visibility import Visibility
 from malletrain.domain.errors import InvalidInput, Refused
 from malletrain.loop.ports import Clock
 from malletrain.store.views import StoreViews
+from malletrain.wire.munge import user_name
 from malletrain.wire.rows import EventRow, JobRow
 
 #: Seconds that a long poll may wait.
@@ -124,7 +125,7 @@ class PeopleRoutes:
 
     def known(self, request: Request, identity: Identity) -> "Caller":
         """Whose request it is: what they may not see is left out of refusals, too."""
-        sight = request.scope["malletrain.sight"] = self.roles.sight(identity)
+        sight = request.scope["malletrain.sight"] = self.roles.sight_of(identity.uid)
         return Caller(self, identity, sight)
 
     def _charge(self, caller: Identity, request: Request) -> None:

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from malletrain.api.visibility import Visibility
 from malletrain.domain.errors import InvalidInput, MalletrainError, Refused
+from malletrain.wire.munge import user_name
 
 
 class NotFound(MalletrainError):
@@ -79,23 +80,11 @@ class Roles:
         if uid in self._operators:
             raise Refused(f"{user} is an operator: take the name out of `operators` in the configuration first")
 
-    def sight(self, identity: Identity) -> Visibility:
-        """What the caller may see."""
-        return self.sight_of(identity.uid)
-
     def sight_of(self, uid: int) -> Visibility:
         """What the user with this uid may see."""
         if uid in self._operators:
             return Visibility()
         return Visibility.under(self._private_data(), uid, user_name(uid))
-
-
-def user_name(uid: int) -> str:
-    """The user's name, or the number where this machine has no such user."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def uids_of(users: Iterable[str], where: str) -> frozenset[int]:

@@ -72,22 +72,8 @@ def status(job: int | None, over: bool, as_json: bool) -> None:
 
 
 def _in_full(daemon: DaemonClient, row: JobRow) -> list[render.Line]:
-    return [*render.job(row, now=time.time()), *_scales(daemon, row.id), *_last_words(daemon, row)]
-
-
-def _scales(daemon: DaemonClient, job: int) -> list[render.Line]:
-    """How a job that is not over scales, in a line; more in `malletrain profile`."""
-    try:
-        known = daemon.profile(job)
-    except DaemonRefused:
-        return []
-    points = [f"{size.nodes}: {size.rate:.1f}{'' if size.windows else '?'}" for size in known.sizes]
-    return [(render.Span(f"samples/s by nodes (? estimated): {', '.join(points)}"),)] if points else []
-
-
-def _last_words(daemon: DaemonClient, row: JobRow) -> list[render.Line]:
-    found = last_words(daemon, row) if row.phase == "failed" and row.uid == os.getuid() else None
-    return [(render.Span(f"printed last: {found[1]} ({found[0]})"),)] if found else []
+    said = last_words(daemon, row) if row.phase == "failed" and row.uid == os.getuid() else ""
+    return [*render.job(row, now=time.time()), *([(render.Span(f"printed last: {said}"),)] if said else [])]
 
 
 def _asking(verb: str, words: str) -> click.Command:
@@ -125,7 +111,9 @@ def _ask_each(verb: str, jobs: Sequence[int]) -> None:
 @click.command(epilog="Example:  malletrain events --follow --job 3")
 @click.option("--follow", "-f", is_flag=True, help="Go on until Ctrl-C.")
 @click.option("--job", type=click.IntRange(min=1), help="Only this job.")
-@click.option("--after", type=click.IntRange(min=0), default=0, help="Begin after event number N.")
+@click.option(
+    "--after", type=click.IntRange(min=0), default=0, show_default=False, help="Begin after event number N."
+)
 @click.option("--samples", is_flag=True, help="Throughput and the script's figures, too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def events(follow: bool, job: int | None, after: int, samples: bool, as_json: bool) -> None:

@@ -6,7 +6,6 @@ import stat
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from glob import escape, glob
 from pathlib import Path
 
@@ -28,14 +27,6 @@ _SAYS_NOT_WHY = re.compile(r"srun: (?!error: )|srun: error: \S+: tasks? |slurmst
 _READ_BYTES, _TAIL_BYTES = 1 << 22, 1 << 18
 
 
-@dataclass(frozen=True, slots=True)
-class OutputTask:
-    """One task of a job's arrays: its name, `123_4`, and its rank in the last world; None where it is in none."""
-
-    name: str
-    rank: int | None = None
-
-
 class NoOutput(MalletrainError):
     """A job has no file of output that can be read."""
 
@@ -52,31 +43,28 @@ def logs(job: int, follow: bool, rank: int | None, lines: int | None) -> None:
 
     It reads Slurm's output files as you, on this machine.
     """
-    daemon = connect()
-    row = daemon.job(job)
-    events = list(_events(daemon, job))
-    pattern, tasks = tasks_of(events)
-    if not pattern:
-        raise NoOutput(f"job {job}: the daemon does not know its output files: look for slurm-ARRAY_TASK.out")
-    files = _found(pattern, tasks, row, rank)
-    if not files and not follow:
-        of_rank = "" if rank is None else f" of rank {rank}"
-        raise NoOutput(f"job {job} has no output yet at {', '.join(pattern)}{of_rank}")
-    reader = _Reader(row.uid != os.getuid())
-    reader.show(files, lines)
-    listed = time.monotonic()
-    while follow:
-        time.sleep(LOOK_S)
-        if time.monotonic() - listed > LIST_S:
+    daemon, reader = connect(), _Reader()
+    events: list[EventRow] = []
+    listed = -LIST_S
+    while True:
+        if time.monotonic() - listed >= LIST_S:
             listed, row = time.monotonic(), daemon.job(job)
             events += _events(daemon, job, events[-1].seq if events else 0)
-            pattern, tasks = tasks_of(events)
-            files = _found(pattern, tasks, row, rank)
-        if not reader.show(files) and row.ended_at is not None:
+            patterns, tasks = tasks_of(events)
+            files = _found(patterns, tasks, row, rank)
+        if not patterns:
+            raise NoOutput(f"job {job}: the daemon does not know its output files: look for slurm-ARRAY_TASK.out")
+        if not files and not follow:
+            of_rank = "" if rank is None else f" of rank {rank}"
+            raise NoOutput(f"job {job} has no output yet at {', '.join(patterns)}{of_rank}")
+        any_more = reader.show(files, lines, is_foreign=row.uid != os.getuid())
+        if not follow or (not any_more and row.ended_at is not None):
             return
+        lines = None
+        time.sleep(LOOK_S)
 
 
-def _events(daemon: DaemonClient, job: int, after: int = 0) -> Iterator[EventRow]:
+def _events(daemon: DaemonClient, job: int, after: int) -> Iterator[EventRow]:
     """The events that name a job's files, tasks and worlds."""
     while True:
         rows, last = daemon.events(after=after, job=job, kinds=("job_announced", "tasks_added", "generation"))
@@ -86,26 +74,22 @@ def _events(daemon: DaemonClient, job: int, after: int = 0) -> Iterator[EventRow
         after = last
 
 
-def last_words(daemon: DaemonClient, row: JobRow) -> tuple[Path, str] | None:
-    """The file of a job that was written last, and its last line that says why; None where there is none."""
-    pattern, tasks = tasks_of(_events(daemon, row.id))
-    files = [path for path, _ in _found(pattern, tasks, row, None) if path.is_file()]
+def last_words(daemon: DaemonClient, row: JobRow) -> str:
+    """The last line that says why, in the file of a job that was written last, and that file; "" where there is
+    none."""
+    files = [path for path, _ in _found(*tasks_of(_events(daemon, row.id, 0)), row, None) if path.is_file()]
     if not files:
-        return None
+        return ""
     path = max(files, key=lambda each: each.stat().st_mtime)
-    try:
-        with path.open("rb") as stream:
-            stream.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-            text = stream.read().decode("utf-8", "replace")
-    except OSError:
-        return None
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    printed = _Reader().more(path, is_tail=True).decode("utf-8", "replace")
+    lines = [line.strip() for line in printed.splitlines() if line.strip()]
     why = [line for line in lines if not _SAYS_NOT_WHY.match(line)] or lines
-    return (path, printable(why[-1])[:400]) if why else None
+    return f"{printable(why[-1])[:400]} ({path})" if why else ""
 
 
-def tasks_of(events: Iterable[EventRow]) -> tuple[tuple[str, ...], list[OutputTask]]:
-    """The patterns of a job's files and its tasks, those of the last world first, in rank order."""
+def tasks_of(events: Iterable[EventRow]) -> tuple[tuple[str, ...], dict[str, int | None]]:
+    """The patterns of a job's files, and the rank of each of its tasks (`123_4`): those of the last world first, in
+    rank order, then those that are in none."""
     pattern: tuple[str, ...] = ()
     names: dict[str, None] = {}
     members: Sequence[str] = ()
@@ -116,9 +100,10 @@ def tasks_of(events: Iterable[EventRow]) -> tuple[tuple[str, ...], list[OutputTa
             names |= dict.fromkeys(f"{event.data.get('array_id')}_{task}" for task in _list(event.data, "tasks"))
         elif event.kind == "generation" and (now := _list(event.data, "members")):
             members = [str(each).partition("+")[0] for each in now]
-    ranks = {name: rank for rank, name in reversed(list(enumerate(members)))}
-    first = [OutputTask(name, rank) for name, rank in sorted(ranks.items(), key=lambda item: item[1])]
-    return pattern, [*first, *(OutputTask(name) for name in names if name not in ranks)]
+    tasks: dict[str, int | None] = {}
+    for rank, name in enumerate(members):
+        tasks.setdefault(name, rank)
+    return pattern, tasks | {name: None for name in names if name not in tasks}
 
 
 def _list(data: Mapping[str, object], key: str) -> list[object]:
@@ -127,32 +112,32 @@ def _list(data: Mapping[str, object], key: str) -> list[object]:
 
 
 def _found(
-    patterns: Sequence[str], tasks: Sequence[OutputTask], row: JobRow, rank: int | None
+    patterns: Sequence[str], tasks: Mapping[str, int | None], row: JobRow, rank: int | None
 ) -> list[tuple[Path, str]]:
     """The files that are there, each with its title. What is not known beforehand, such as the node, may be any."""
     found: dict[Path, str] = {}
-    for task in tasks:
-        which = "" if task.rank is None else f", rank {task.rank}" + (" (main)" if task.rank == 0 else "")
-        for each in patterns if rank is None or task.rank == rank else ():
-            pattern = output_file(each, task.name, row.name, row.user, quote=escape)
+    for task, at in tasks.items():
+        which = "" if at is None else f", rank {at}" + (" (main)" if at == 0 else "")
+        for each in patterns if rank is None or at == rank else ():
+            pattern = output_file(each, task, row.name, row.user, quote=escape)
             for name in sorted(glob(pattern)):  # noqa: PTH207 - absolute
-                found.setdefault(Path(name), f"{task.name}{which}: {name}")
+                found.setdefault(Path(name), f"{task}{which}: {name}")
     return list(found.items())
 
 
 class _Reader:
-    """Prints what files have gained since the last look, with a title where the file is another than before. In those
-    of another user (`is_foreign`) what could steer the terminal is replaced."""
+    """Prints what files have gained since the last look, with a title where the file is another than before."""
 
-    def __init__(self, is_foreign: bool) -> None:
-        self._is_foreign, self._last = is_foreign, Path()
+    def __init__(self) -> None:
+        self._last = Path()
         self._at: dict[Path, int] = {}
 
-    def show(self, files: Iterable[tuple[Path, str]], lines: int | None = None) -> bool:
-        """Print the rest of each file; with `lines`, its last lines alone. Whether there was any."""
+    def show(self, files: Iterable[tuple[Path, str]], lines: int | None, *, is_foreign: bool) -> bool:
+        """Print the rest of each file; with `lines`, its last lines alone. In those of another user (`is_foreign`)
+        what could steer the terminal is replaced. Whether there was any."""
         any_more = False
         for path, title in files:
-            while more := self._more(path, lines is not None):
+            while more := self.more(path, is_tail=lines is not None):
                 any_more = True
                 if lines is not None:
                     more = b"".join(more.splitlines(keepends=True)[-lines:]) if lines else b""
@@ -160,11 +145,11 @@ class _Reader:
                     self._last = path
                     click.echo(f"==> {printable(title)} <==")
                 for line in more.decode("utf-8", "replace").splitlines(keepends=True):
-                    click.echo(printable(line.rstrip("\n")) + "\n" if self._is_foreign else line, nl=False)
+                    click.echo(printable(line.rstrip("\n")) + "\n" if is_foreign else line, nl=False)
         sys.stdout.flush()
         return any_more
 
-    def _more(self, path: Path, is_tail: bool) -> bytes:
+    def more(self, path: Path, *, is_tail: bool) -> bytes:
         """What a file has gained, or its end."""
         try:
             # A FIFO would wait for a writer.

@@ -101,7 +101,7 @@ def _is_here(entry: CommandEntry) -> bool:
 
 @click.command(
     cls=LazyGroup,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True},
     epilog="Example:  malletrain status        malletrain COMMAND --help",
 )
 @click.version_option(__version__, prog_name="malletrain")

@@ -3,19 +3,19 @@
 import json
 import os
 import sys
-import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
+import click
+
 from malletrain import __version__
 from malletrain.domain.errors import InvalidInput, MalletrainError
 from malletrain.slurm.command import Commands
 from malletrain.slurm.submission import batch_request, directives, job_python
 from malletrain.slurm.submission import submit as submitting
-from malletrain.slurm.submission.batch_request import Defaults
 from malletrain.slurm.submission.mtbatch_options import ALLOWED, Option, Use
 from malletrain.slurm.submission.sbatch import BatchRequest, InvalidBatch, Submission
 from malletrain.wire import address
@@ -76,14 +76,11 @@ def _read(line: directives.CommandLine, daemon: DaemonClient, environ: Mapping[s
         what = f"{line.script}: cannot be read: {os.strerror(error.errno or 0)}"
         raise InvalidBatch([*line.options.faults, what]) from error
     options = line.options.over(directives.from_environment(environ))
-    known = daemon.address
-    request = batch_request.request(
-        script, line.script, options, line.arguments, Defaults(known.partition, known.account, known.qos), cwd
-    )
-    if not known.partition:  # in no client file: ask the daemon
-        site = daemon.site()
-        defaults = Defaults(site.get("partition", ""), site.get("account", ""), site.get("qos", ""))
-        request = batch_request.request(script, line.script, options, line.arguments, defaults, cwd)
+    site = daemon.address
+    request = batch_request.request(script, line.script, options, line.arguments, site, cwd)
+    if not site.partition:  # in no client file: ask the daemon
+        site = replace(site, **{name: daemon.site().get(name, "") for name in ("partition", "account", "qos")})
+        request = batch_request.request(script, line.script, options, line.arguments, site, cwd)
     if not request.partition:
         raise InvalidInput("--partition", f"name the harvest partition here, or in {address.SYSTEM_CLIENT_FILE}")
     return request
@@ -130,28 +127,26 @@ def usage() -> str:
         ("Options of sbatch that are passed on (in the script: #SBATCH lines)", Use.FORWARD),
         ("Options of the command", Use.COMMAND),
     )
-    lines = [
-        "Usage: mtbatch [OPTIONS] SCRIPT [ARGUMENTS...]",
-        "",
-        "  Submit a malleable PyTorch job: it trains on whatever nodes are idle, between MIN and",
-        "  MAX, and leaves when the main queue wants them. Every other option of sbatch is refused",
-        "  by name, with what to do instead.",
-    ]
+    written = click.HelpFormatter(width=94)
+    written.write_usage("mtbatch", "[OPTIONS] SCRIPT [ARGUMENTS...]")
+    written.write_paragraph()
+    with written.indentation():
+        written.write_text(
+            "Submit a malleable PyTorch job: it trains on whatever nodes are idle, between MIN and MAX, and leaves "
+            "when the main queue wants them. Every other option of sbatch is refused by name,"
+            " with what to do instead."
+        )
     for title, use in groups:
-        lines += ["", f"{title}:"]
-        for option in ALLOWED.values():
-            if option.use is use:
-                lines += _option_lines(option)
-    return "\n".join([*lines, "", "  Example:  mtbatch --nodes=1-8 train.sh        mtbatch --dry-run train.sh"])
+        with written.section(title):
+            written.write_dl([(_names(each), each.help) for each in ALLOWED.values() if each.use is use])
+    written.write_paragraph()
+    written.write_text("Example:  mtbatch --nodes=1-8 train.sh        mtbatch --dry-run train.sh")
+    return written.getvalue().rstrip()
 
 
-def _option_lines(option: Option) -> list[str]:
-    name = f"--{option.name}" + ("=VALUE" if option.takes else "")
-    left = f"  {f'-{option.short}, ' if option.short else '    '}{name}"
-    words = [" " * 28 + part for part in textwrap.wrap(option.help, 62)]
-    if len(left) > 26:
-        return [left, *words]
-    return [f"{left:<28}{words[0].strip()}", *words[1:]]
+def _names(option: Option) -> str:
+    short = f"-{option.short}, " if option.short else "    "
+    return f"{short}--{option.name}" + ("=VALUE" if option.takes else "")
 
 
 def main(argv: list[str] | None = None) -> NoReturn:

@@ -25,9 +25,7 @@ _JOB_COLUMNS: tuple[Column[MainJobDelayRow], ...] = (
 
 
 @click.command(epilog="Example:  malletrain promise --days 1 --main-jobs")
-@click.option(
-    "--days", type=click.IntRange(1, 90), default=7, show_default=True, metavar="N", help="Count the last N days."
-)
+@click.option("--days", type=click.IntRange(1, 90), default=7, metavar="N", help="Count the last N days.")
 @click.option("--main-jobs", is_flag=True, help="List main jobs that met pilots.")
 @as_json
 def promise(days: int, main_jobs: bool, as_json: bool) -> None:

@@ -53,32 +53,14 @@ MIN_SAMPLE_DAYS, ALL_DAYS = 4, 0
 #: many as two processors replay in two minutes or so, of a machine of some thousand nodes.
 MAX_WHOLE_DAYS, DEFAULT_SAMPLE_DAYS = 64, 32
 
+#: Steps of the progress bar.
+_BAR_STEPS = 1000
+
 #: Bytes read of a site's configuration.
 MAX_CONFIG_BYTES = 1 << 20
 
 #: The commands that a site runs to get a log.
-HOW = """\
-# 1. The jobs of the last 30 days, one line each. Run it as someone who may see everybody's jobs.
-#    Unix times, so that no change of clocks shortens a job; the fields are all that replay reads; no names of people.
-SLURM_TIME_FORMAT=%s sacct --allusers --allocations --duplicates --parsable2 \\
-    --starttime=now-30days --endtime=now \\
-    --format=JobID,JobIDRaw,State,Submit,Start,End,ElapsedRaw,AllocNodes,TimelimitRaw,Partition,NodeList \\
-    | gzip > jobs.sacct.gz
-
-# 2. When nodes were down or drained, so that they are not taken for idle.
-SLURM_TIME_FORMAT=%s sacctmgr --parsable2 show event start=now-30days \\
-    format=NodeName,TimeStart,TimeEnd,State,Reason | gzip > nodes.events.gz
-
-# 3. The nodes that there are: a job log names only those that ran a job.
-sinfo --Node --noheader --format='%N' > nodes.sinfo
-
-# 4. How Slurm is set, for the delay of main jobs and the pilots' margins.
-scontrol show config > slurm.txt; sdiag >> slurm.txt
-
-# 5. What would those idle nodes have trained, with the daemon as shipped?
-malletrain replay jobs.sacct.gz --outages nodes.events.gz --machine nodes.sinfo --scheduler slurm.txt \\
-    --report replay-report
-"""
+HOW = Path(__file__).with_name("get-log.sh")
 
 EPILOG = """\b
 Examples:
@@ -101,25 +83,12 @@ _PLACEMENTS = click.Choice([rule.value for rule in AssumedPlacement])
     metavar="NAME:COUNT",
     help="Training jobs: imagenet, endless, pollux, nas, hpo. [default: imagenet:100]",
 )
-@click.option(
-    "--policy",
-    "policies",
-    default="auto",
-    show_default=True,
-    metavar="A,B,..",
-    help="Policies to compare, NAME or NAME:HORIZON.",
-)
+@click.option("--policy", "policies", default="auto", metavar="A,B,..", help="To compare: NAME or NAME:HORIZON.")
 @click.option(
     "--horizon", type=float, metavar="S", help="Seconds that sizing looks ahead. [default: 300; bftrainer 10]"
 )
 @click.option("--nodes", metavar="N|A:B", help="The first N nodes, or A to B; or the machine's size.")
-@click.option(
-    "--placement",
-    type=_PLACEMENTS,
-    default="first-fit",
-    show_default=True,
-    help="Where jobs ran, if the log does not say.",
-)
+@click.option("--placement", type=_PLACEMENTS, default="first-fit", help="Where jobs ran, if the log does not say.")
 @click.option("--start", metavar="T", help="ISO time, Unix seconds, or +1d, +6h from the trace's begin.")
 @click.option("--end", metavar="T", help="The same.")
 @click.option("--rescale", metavar="GROW,SHRINK", help="Seconds that a resize stalls a job. [default: 0.3,0.1]")
@@ -152,7 +121,7 @@ def replay(trace: Path | None, how: bool, **arguments: Any) -> None:
     TRACE: `sacct -P` output (see --how), node events (CSV: time,node,state) or SWF, plain or gzip; - for stdin.
     """
     if how:
-        click.echo(HOW, nl=False)
+        click.echo(HOW.read_text(), nl=False)
         return
     if trace is None:
         raise click.UsageError("TRACE is missing; --how prints the command that makes one")
@@ -175,7 +144,7 @@ def replay(trace: Path | None, how: bool, **arguments: Any) -> None:
     before = [*machine.account.warnings, *machine.warnings]
     _say_warnings(before)
     sample = _sample(machine, jobs, policies, options, days, arguments["seed"])
-    with _bar(names) as progress:
+    with _bar() as progress:
         found = run.replay(
             machine, jobs, policies, options, progress, arguments["processes"], reaction, sample, suspected
         )
@@ -394,20 +363,10 @@ def _moment(option: str, text: str | None, zone: tzinfo) -> tuple[float | None, 
 
 
 @contextmanager
-def _bar(names: list[str]) -> Iterator[Progress | None]:
-    """A progress bar for each policy, on a terminal only."""
+def _bar() -> Iterator[Progress | None]:
+    """A progress bar over all policies, on a terminal only."""
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        tasks = [bars.add_task(name, total=None) for name in names]  # how far, the first part says
-
-        def tell(shares: list[float]) -> None:
-            for task, share in zip(tasks, shares, strict=True):
-                bars.update(task, total=1.0 if share else None, completed=share)
-
-        yield tell
+    with click.progressbar(length=_BAR_STEPS, file=sys.stderr) as bar:
+        yield lambda shares: bar.update(round(_BAR_STEPS * sum(shares) / len(shares)) - bar.pos)

@@ -8,7 +8,8 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from malletrain import config as configuration
-from malletrain.config import REPLAY_TABLE, Config, ConfigError, Section, faults_of, place_in
+from malletrain.config import REPLAY_TABLE, ConfigError, faults_of, place_in
+from malletrain.config.sections import Config, Section
 from malletrain.decide.rules import Rules
 from malletrain.domain.errors import InvalidInput
 from malletrain.site_rules import rules_from

@@ -39,14 +39,7 @@ Example:
     | malletrain plan -"""
 )
 @click.argument("problem", type=click.File("rb"))
-@click.option(
-    "--policy",
-    "name",
-    metavar="NAME",
-    default=registry.DEFAULT,
-    show_default=True,
-    help="An unknown name lists the known ones.",
-)
+@click.option("--policy", "name", metavar="NAME", default=registry.DEFAULT, help="An unknown name lists those known.")
 @click.option("--write-lp", "lp_file", metavar="FILE", type=FILE, help="Also write the problem in LP format.")
 def plan(problem: IO[bytes], name: str, lp_file: Path | None) -> None:
     """Solve one sizing problem (a JSON file, - for stdin) and print the plan as JSON.

@@ -61,7 +61,6 @@ def study() -> None:
     metavar="auto|N",
     callback=_concurrent,
     default="auto",
-    show_default=True,
     help="Trials at a time; auto: until two wait for nodes.",
 )
 @_storage

@@ -21,14 +21,7 @@ _QUIET = frozenset({"samples", "decided", "pool", "holes_opened", "holes_ended",
 
 @click.command(epilog="Example:  malletrain top --interval 1")
 @click.option("--once", is_flag=True, help="Draw once and end.")
-@click.option(
-    "--interval",
-    "-n",
-    type=click.FloatRange(min=0.5),
-    default=2.0,
-    show_default=True,
-    help="Seconds between updates.",
-)
+@click.option("--interval", "-n", type=click.FloatRange(min=0.5), default=2.0, help="Seconds between updates.")
 def top(interval: float, once: bool) -> None:
     """Watch nodes, jobs and events live, until Ctrl-C."""
     daemon = connect()

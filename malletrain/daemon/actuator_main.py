@@ -14,7 +14,7 @@ import structlog
 
 from malletrain import __version__
 from malletrain.api.roles import uids_of
-from malletrain.config import Config
+from malletrain.config.sections import Config
 from malletrain.daemon.process.systemd import Notifier
 from malletrain.daemon.site_watch import SiteWatch
 from malletrain.domain.errors import InvalidInput

@@ -23,7 +23,8 @@ import structlog
 from malletrain import __version__, config
 from malletrain.api.explain import describe
 from malletrain.api.roles import Unavailable
-from malletrain.config import Config, ConfigError
+from malletrain.config import ConfigError
+from malletrain.config.sections import Config
 from malletrain.daemon.process import log
 from malletrain.daemon.process.short_collections import WHOLE_INTERVAL_S, collect_and_freeze, no_collections
 from malletrain.daemon.process.systemd import Notifier

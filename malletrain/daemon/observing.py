@@ -12,7 +12,7 @@ from pathlib import Path
 import structlog
 
 from malletrain import __version__
-from malletrain.config import Config
+from malletrain.config.sections import Config
 from malletrain.daemon.poll_backoff import PollBackoff
 from malletrain.daemon.process.timers import SystemClock
 from malletrain.domain import event as kinds

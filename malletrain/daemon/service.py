@@ -21,7 +21,7 @@ from malletrain.api.rate_limits import ApiLimits, ReportBudget
 from malletrain.api.requests import LoopRequests
 from malletrain.api.roles import Roles, uids_of
 from malletrain.api.worker_routes import WorkersGate, WorkersRouter
-from malletrain.config import Config
+from malletrain.config.sections import Config
 from malletrain.daemon.first_fold import FirstFold, folded
 from malletrain.daemon.journal_keeper import JournalKeeper
 from malletrain.daemon.metrics import Metrics, RunHealth

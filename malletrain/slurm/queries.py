@@ -9,7 +9,7 @@ from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.domain.job import PilotEnd, task_of
 from malletrain.domain.snapshot import Node, SlurmJob, SlurmState
 from malletrain.slurm import pilots
-from malletrain.slurm.command import Commands, readable
+from malletrain.slurm.command import CommandResult, Commands, readable
 from malletrain.slurm.formats import hostlist, normalise, scalars, squeue, text
 
 #: The kernel starts no command with an argument of 128 KiB (MAX_ARG_STRLEN); a task's name has up to 19 characters.
@@ -84,12 +84,8 @@ class Queries:
     def _comments(self, listed: str) -> list[tuple[str, str]]:
         mark = self._commands.mark()
         which = ["-j", listed, "-o", f"%i{mark}%k{mark}\x1d{mark}"]
-        answer = self._commands.run(["squeue", "-a", "-h", "-r", "-t", "all", *which])
-        if not answer.ok:
-            if is_gone(answer.error):
-                return []
-            raise ClusterUnavailable(f"squeue: {answer.error}")
-        rows = [row.split(mark) for row in answer.output.split(f"{mark}\x1d{mark}")[:-1]]
+        printed = _shown(self._commands.run(["squeue", "-a", "-h", "-r", "-t", "all", *which]))
+        rows = [row.split(mark) for row in printed.split(f"{mark}\x1d{mark}")[:-1]]
         return [(row[0].strip(), row[1].strip()) for row in rows if len(row) == 2]
 
     def harvest(self) -> dict[str, squeue.TaskRecord]:
@@ -113,12 +109,8 @@ class Queries:
         if "Invalid job format" in answer.error and squeue.EXCLUSIVE in self._fields:
             self._fields = squeue.TASK_FIELDS
             answer = self._commands.run([*ask, squeue.task_format(mark)])
-        if not answer.ok:
-            if is_gone(answer.error):
-                return []
-            raise ClusterUnavailable(f"squeue: {answer.error}")
         with readable():
-            return squeue.parse_tasks(answer.output, mark, self._fields)
+            return squeue.parse_tasks(_shown(answer), mark, self._fields)
 
     def ended_main_jobs(self, nodes: Collection[str]) -> Sequence[SlurmJob]:
         """Jobs of other partitions that have ended on any of `nodes`; squeue shows them for MinJobAge. (Perhaps
@@ -128,13 +120,19 @@ class Queries:
         answer = self._commands.run([*ask, "-w", listed] if len(listed) <= MAX_LIST_CHARS else ask)
         if "Invalid node name" in answer.error:  # one of them is no longer in Slurm
             answer = self._commands.run(ask)
-        if not answer.ok:
-            raise ClusterUnavailable(f"squeue: {answer.error}")
         warnings = normalise.Warnings()
         with readable():
-            rows = squeue.parse_queue(answer.output, mark)
+            rows = squeue.parse_queue(_shown(answer), mark)
             jobs = [normalise.job(row, warnings) for row in rows if row.partition != self._partition]
         return [job for job in jobs if not job.holds_nodes and job.state is not SlurmState.PENDING]
+
+
+def _shown(answer: CommandResult) -> str:
+    """What squeue printed; nothing where the jobs that were asked for are gone. Raises `ClusterUnavailable`: it
+    failed."""
+    if not answer.ok and not is_gone(answer.error):
+        raise ClusterUnavailable(f"squeue: {answer.error}")
+    return answer.output if answer.ok else ""
 
 
 def _lists(tasks: Sequence[str]) -> Iterator[str]:

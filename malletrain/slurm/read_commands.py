@@ -30,7 +30,6 @@ class CommandReader:
         self._diagnosis: sdiag.SchedulerStatistics | None = None
         self._diagnosed_at = float("-inf")
         self._known_nodes: dict[str, NodeRecord] = {}
-        self._made_nodes: normalise.MadeNodes = {}
 
     def snapshot(self) -> Snapshot:
         """Nodes, then the queue, then reservations. In that order: a job that starts meanwhile is then seen on a node
@@ -40,9 +39,7 @@ class CommandReader:
             nodes, jobs = read_pyslurm.ask(self._commands, self._pyslurm) if self._pyslurm else self._by_commands()
             reservations = text.reservations(self._commands.ask(["scontrol", "-o", "show", "reservation"]))
             plan = self.diagnosis().plan
-            return normalise.snapshot(
-                taken_at, nodes, jobs, reservations, plan, task_by_task=self._harvest, made=self._made_nodes
-            )
+            return normalise.snapshot(taken_at, nodes, jobs, reservations, plan, task_by_task=self._harvest)
 
     def _by_commands(self) -> tuple[list[NodeRecord], list[JobRecord]]:
         nodes = self._commands.ask(["scontrol", "-a", "-o", "show", "node"])

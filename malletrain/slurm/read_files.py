@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from malletrain.domain.errors import InvalidInput
-from malletrain.domain.snapshot import Snapshot
+from malletrain.domain.snapshot import Reservation, Snapshot
 from malletrain.slurm.formats import json_shapes, normalise, saved_tables, text
-from malletrain.slurm.formats.records import JobRecord, NodeRecord, ReservationRecord
+from malletrain.slurm.formats.records import JobRecord, NodeRecord
 
 #: Unpacked files larger than this are refused.
 MAX_FILE_BYTES = 512 * 1024 * 1024
@@ -85,7 +85,7 @@ def _jobs(path: Path) -> list[JobRecord]:
     return saved_tables.jobs(content, str(path))
 
 
-def _reservations(path: Path) -> list[ReservationRecord]:
+def _reservations(path: Path) -> list[Reservation]:
     if _is_json(path):
         return json_shapes.reservations(_load(path), str(path))
     content = _printed(path)

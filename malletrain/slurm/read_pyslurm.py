@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import pwd
 import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -18,9 +17,13 @@ from typing import Any
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.slurm.command import Commands
 from malletrain.slurm.formats.records import JOB_TEXTS, JOB_TIMES, JobRecord, NodeRecord, identity
+from malletrain.wire.munge import user_name
 
 #: The environment variable that names a Python that has pyslurm, where that is not the daemon's own.
 PYTHON = "MALLETRAIN_PYSLURM_PYTHON"
+
+#: Users by their ids: there are many jobs of each.
+_user = lru_cache(maxsize=4096)(user_name)
 
 #: What the Python that has pyslurm runs; it need not have MalleTrain.
 _PROGRAM = "import sys; sys.path.append({!r}); from malletrain.slurm.read_pyslurm import main; main(sys.argv[1])"
@@ -132,11 +135,3 @@ def _text(read: Callable[[], str | None]) -> str:
         return read() or ""
     except UnicodeDecodeError:
         return "?"
-
-
-@lru_cache(maxsize=4096)
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

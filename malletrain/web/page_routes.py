@@ -94,7 +94,7 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
         whose = None if sight.is_whole else sight
 
         def write() -> bytes:
-            return text_of(_finite(make(sight)))
+            return text_of(make(sight))
 
         body = await viewer.ask(lambda: pages.kept.get((key, whose), write))
         headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
@@ -270,14 +270,3 @@ def _or_none(ask: Callable[[], Any]) -> Any:
         return ask()
     except MalletrainError:
         return None
-
-
-def _finite(value: Any) -> Any:
-    """Without NaN and infinity, which JSON does not have: scripts report them as losses."""
-    if isinstance(value, float):
-        return value if value - value == 0 else None
-    if isinstance(value, dict):
-        return {str(key): _finite(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(each) for each in value]
-    return value

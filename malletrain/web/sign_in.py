@@ -5,8 +5,8 @@ and port alone, and travels in a header. Cookies go to every port of a host: ano
 on one, and gets a half that is worth nothing."""
 
 import hashlib
-from http.cookies import CookieError, SimpleCookie
 
+from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
 from malletrain.api.auth import TicketTable
@@ -61,16 +61,6 @@ class SignIn:
 
 def _session_token(scope: Scope, name: str) -> str:
     """Both halves of the request's session, joined."""
-    cookies: SimpleCookie = SimpleCookie()
-    for value in _values(scope, "cookie"):
-        try:
-            cookies.load(value)
-        except CookieError:
-            continue
-    cookie, keys = cookies.get(name), _values(scope, KEY_HEADER)
-    return cookie.value + keys[0] if cookie is not None and len(keys) == 1 else ""
-
-
-def _values(scope: Scope, name: str) -> list[str]:
-    wanted = name.encode()
-    return [value.decode("latin-1") for key, value in scope["headers"] if key == wanted]
+    request = HTTPConnection(scope)
+    cookie, keys = request.cookies.get(name), request.headers.getlist(KEY_HEADER)
+    return cookie + keys[0] if cookie is not None and len(keys) == 1 else ""

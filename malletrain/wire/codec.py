@@ -213,11 +213,11 @@ class Codec:
         if dataclasses.is_dataclass(kind):
             return self._record_reader(kind)
         if issubclass(kind, Enum):
-            return _enum_reader(kind)
+            return _made_by(kind)
         if kind is bool:
             return _flag
         if kind is int:
-            return _loose_whole if self.bounds is None else self._whole
+            return _made_by(lambda value: int(_loose_number(value))) if self.bounds is None else self._whole
         if kind is float:
             return _loose_number if self.bounds is None else _number
         return self._text
@@ -253,7 +253,7 @@ class Codec:
         read_item = self._reader(kind)
         read_key: Reader = _as_it_came
         if key_kind is int:
-            read_key = _number_of
+            read_key = _made_by(int)
         elif limit is not None:
             read_key = steers_nothing
 
@@ -339,25 +339,13 @@ def _loose_number(value: Any) -> Any:
     return value
 
 
-def _loose_whole(value: Any) -> int:
-    try:
-        return int(_loose_number(value))
-    except (ValueError, OverflowError) as error:
-        raise _Fault(str(error)) from None
+def _made_by(convert: Callable[[Any], Any]) -> Reader:
+    """What `convert` makes of a value; where it makes nothing of it, its words are the fault."""
 
-
-def _number_of(key: Any) -> int:
-    try:
-        return int(key)
-    except ValueError as error:
-        raise _Fault(str(error)) from None
-
-
-def _enum_reader(kind: type[Enum]) -> Reader:
-    def read(value: Any) -> Enum:
+    def read(value: Any) -> Any:
         try:
-            return kind(value)
-        except ValueError as error:
+            return convert(value)
+        except (ValueError, OverflowError) as error:
             raise _Fault(str(error)) from None
 
     return read

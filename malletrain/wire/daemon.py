@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 from malletrain.wire.address import Address, find
 from malletrain.wire.errors import WireError
@@ -83,9 +83,7 @@ class DaemonClient(Http):
     def _events(
         self, query: Mapping[str, int | float | None], wait_s: float, kinds: Sequence[str] = ()
     ) -> tuple[tuple[EventRow, ...], int]:
-        pairs = [(key, value) for key, value in query.items() if value is not None]
-        wanted = urlencode([*pairs, *(("kind", kind) for kind in kinds)])
-        answer = self.get(f"/v1/events?{wanted}", wait_s=wait_s)
+        answer = self.get("/v1/events", {**query, "kind": kinds}, wait_s=wait_s)
         rows = self._part(answer, "events", list)
         return tuple(EventRow.from_json(row) for row in rows), self._part(answer, "last", int)
 

@@ -9,7 +9,7 @@ import json
 import socket
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 from urllib.parse import urlencode
 
@@ -33,7 +33,8 @@ LOGIN_TRIES, LOGIN_RETRY_S = 5, 1.0
 #: A token that runs out within so many seconds is renewed first.
 _RENEW_BEFORE_S = 30.0
 
-Query = Mapping[str, str | int | float | bool | None]
+#: What is asked for: of several values each is named, of none nothing.
+Query = Mapping[str, str | int | float | bool | Sequence[str] | None]
 
 
 class DaemonUnavailable(WireError):
@@ -175,7 +176,6 @@ class Http:
 
 
 def _with_query(path: str, query: Query | None) -> str:
-    parameters = {key: value for key, value in (query or {}).items() if value is not None}
-    if not parameters:
-        return path
-    return f"{path}?{urlencode({k: str(v).lower() if isinstance(v, bool) else v for k, v in parameters.items()})}"
+    wanted = {k: str(v).lower() if isinstance(v, bool) else v for k, v in (query or {}).items() if v is not None}
+    text = urlencode(wanted, doseq=True)
+    return f"{path}?{text}" if text else path

@@ -10,6 +10,7 @@ libmunge is called directly: the programs `munge` and `unmunge` and Slurm's plug
 
 import ctypes
 import os
+import pwd
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -54,6 +55,14 @@ class Credential:
                 "the MUNGE credential was made for another purpose or another daemon: "
                 "use the URL that the daemon itself is configured with"
             )
+
+
+def user_name(uid: int) -> str:
+    """The user's name, or the number where this machine has no such user."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def statement(purpose: str, audience: str) -> bytes:

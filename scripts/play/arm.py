@@ -151,7 +151,7 @@ class Arm:
                 self.lab.run([*asked, "Duration=1", "NodeCnt=2", "Users=root"])
                 shown = self.lab.run(["scontrol", "-o", "show", "reservation", f"staff{number}"]).stdout
                 for row in text.reservations(shown):
-                    self._reserved += [(node, row.start, row.end) for node in hostlist.expand(row.nodes)]
+                    self._reserved += [(node, row.start, row.end) for node in row.nodes]
                 made = True
             except LabError:
                 made = False

@@ -272,6 +272,10 @@ def test_every_command_has_help_with_an_example_and_a_chapter_in_the_reference(n
             assert f"`{parameter.opts[0]}" in chapter, f"malletrain {name} {parameter.opts[0]} is not documented"
 
 
+def test_help_shows_defaults(bare_desk: Desk) -> None:
+    assert "[default: harvest]" in bare_desk.malletrain("setup", "--help").out
+
+
 @pytest.mark.parametrize("program", ["mtbatch", "malletraind"])
 def test_the_other_programs_are_in_the_reference_with_all_options(program: str) -> None:
     from malletrain.daemon.main import command

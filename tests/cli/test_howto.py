@@ -8,9 +8,11 @@ import pytest
 
 from malletrain import config
 from malletrain.cli.main import COMMANDS, cli
+from malletrain.config.sections import Config
 from malletrain.daemon.main import command
-from malletrain.slurm.submission.batch_request import Defaults, request
+from malletrain.slurm.submission.batch_request import request
 from malletrain.slurm.submission.directives import BatchOptions
+from malletrain.wire.address import Address
 
 ROOT = Path(__file__).resolve().parents[2]
 INSTALL = ROOT / "docs/how-to/admin-install.md"
@@ -62,7 +64,7 @@ def test_users_are_made_before_sacctmgr_names_them() -> None:
 def test_the_admins_how_to_uses_the_daemons_own_places() -> None:
     text = "\n".join(page.read_text() for page in ADMIN)
     assert str(config.SYSTEM_FILE) in text
-    assert f"port {config.Config().api.port}" in text
+    assert f"port {Config().api.port}" in text
     # The guide to installation names files of packages and variables of Ansible so.
     named = [name for page in ADMIN if page.stem != "admin-install" for name in METRIC.findall(page.read_text())]
     assert named
@@ -77,5 +79,5 @@ def test_the_admins_how_to_uses_the_daemons_own_places() -> None:
 def test_the_script_of_independent_items_is_one_that_mtbatch_takes() -> None:
     text = (ROOT / "docs/how-to/independent-items.md").read_text()
     script = text.split("```bash\n")[1].split("```")[0].encode()
-    found = request(script, "predict.sh", BatchOptions(), (), Defaults("harvest"), "/home/ann")
+    found = request(script, "predict.sh", BatchOptions(), (), Address("", "harvest"), "/home/ann")
     assert (found.elastic, found.min_nodes, found.max_nodes, found.total_samples) == ("tasks", 1, 16, 360.0)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.cli.logs import OutputTask, tasks_of
+from malletrain.cli.logs import tasks_of
 from malletrain.domain.event import EventKind
 from malletrain.domain.job import output_file
 from malletrain.wire.rows import EventRow, JobRow
@@ -49,7 +49,7 @@ def test_tasks_of_the_last_world_come_first_in_rank_order() -> None:
         ]
     )
     assert pattern == ("/w/%A_%a.out",)
-    assert tasks == [OutputTask("47_2", 0), OutputTask("47_1", 1), OutputTask("47_0")]
+    assert list(tasks.items()) == [("47_2", 0), ("47_1", 1), ("47_0", None)]
 
 
 @pytest.fixture

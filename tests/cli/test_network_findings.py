@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from malletrain.cli.admin.surroundings import network_findings
-from malletrain.config import Config
-from malletrain.config.sections import ApiSection
+from malletrain.config.sections import ApiSection, Config
 from malletrain.slurm.site.site_facts import Finding, Level
 
 

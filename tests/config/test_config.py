@@ -9,8 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from malletrain import config
-from malletrain.config import SECTIONS, TABLES, Config, ConfigError, parse
+from malletrain.config import ConfigError, parse
 from malletrain.config.gone import GONE
+from malletrain.config.sections import SECTIONS, TABLES, Config
 
 FAULTY = """\
 operatos = ["ann"]

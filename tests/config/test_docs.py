@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from malletrain import config
-from malletrain.config import SECTIONS, TABLES, Config, Section
+from malletrain.config.sections import SECTIONS, TABLES, Config, Section
 from malletrain.wire import address
 
 ROOT = Path(__file__).resolve().parents[2]

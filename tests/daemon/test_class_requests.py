@@ -14,8 +14,9 @@ from malletrain.api.schemas import JobBody
 from malletrain.domain.event import ArrayAttached, Event
 from malletrain.site_rules import rules_from
 from malletrain.slurm.site.site_facts import Harvest
-from malletrain.slurm.submission.batch_request import Defaults, request
+from malletrain.slurm.submission.batch_request import request
 from malletrain.slurm.submission.directives import BatchOptions
+from malletrain.wire.address import Address
 from tests.daemon.test_sizing_rules import facts_of
 from tests.loop.test_class_sizing import NEW, OLD, Training
 from tests.world import World
@@ -35,7 +36,7 @@ def site(text: str, new: int, old: int) -> World:
 def submit(world: World, lines: str) -> int:
     """A job, as `mtbatch` announces the script with these lines, and its array."""
     script = f"#!/bin/bash\n#SBATCH --nodes=1-8\n{lines}\npython train.py\n".encode()
-    wanted = request(script, "train.sh", BatchOptions(), (), Defaults("harvest"), "/home/alice")
+    wanted = request(script, "train.sh", BatchOptions(), (), Address("", "harvest"), "/home/alice")
     requests = LoopRequests(
         world.loop, nullcontext(), world.clock, Harvest("harvest"), lambda count: (), iter(range(1, 9)).__next__
     )

@@ -9,8 +9,7 @@ import pytest
 import structlog.testing
 
 from malletrain.cli.admin.site import room_for_journal
-from malletrain.config import Config
-from malletrain.config.sections import StoreSection
+from malletrain.config.sections import Config, StoreSection
 from malletrain.daemon.journal_keeper import JournalKeeper
 from malletrain.daemon.metrics import Metrics, RunHealth
 from malletrain.domain.decision import LeavePilot, StartPilot

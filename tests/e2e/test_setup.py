@@ -16,7 +16,6 @@ from malletrain.cli.admin.site_setup import (
     Wanted,
     shut_out,
     with_harvest,
-    with_main_doors_shut,
     without_costly_nodes,
     without_harvest,
 )
@@ -120,8 +119,13 @@ def test_it_is_set_up_and_taken_back_and_no_main_job_is_touched(site: Lab) -> No
 @pytest.mark.parametrize("site", [True], indirect=True, ids=["slurmdbd"])
 def test_the_printed_script_does_the_same(site: Lab) -> None:
     lab, conf = site, site.path / "slurm.conf"
+    conf.write_text(conf.read_text() + "PartitionName=listed Nodes=ALL AllowAccounts=main\n")
+    lab.run(["scontrol", "reconfigure"])
     before = conf.read_text()
     lab.run(["bash", "-c", setup(lab, "--users", "alice")], timeout=60)
+    listed = lab.run(["scontrol", "-o", "show", "partition", "listed"]).stdout
+    assert "AllowAccounts=main " in listed
+    assert "PreemptMode=OFF" in listed
     done = conf.read_text()
     assert "PartitionName=harvest" in done
     assert without_harvest(done) == before
@@ -140,42 +144,49 @@ PartitionName=long Nodes=ALL PreemptMode=OFF
 """
 
 
+BY_AN_EARLIER_RELEASE = """ClusterName=c
+#malletrain# PreemptMode=off
+#malletrain# PreemptType=preempt/none
+PartitionName=batch Nodes=ALL Default=YES DenyAccounts=harvest PreemptMode=OFF # the usual one # malletrain
+partitionname=debug Nodes=n1 \\
+  MaxTime=30 DenyAccounts=harvest PreemptMode=OFF # malletrain
+PartitionName=long Nodes=ALL PreemptMode=OFF DenyAccounts=harvest # malletrain
+# PartitionName=old Nodes=ALL
+# malletrain begin
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=harvest Nodes=ALL PreemptMode=REQUEUE AllowAccounts=harvest
+# malletrain end
+"""
+
+
 def test_the_edit_of_slurm_conf_and_its_reverse() -> None:
-    done = with_harvest(CONF, Wanted(), {"batch", "debug", "long"}, accounting=True)
-    assert done.splitlines()[:8] == [
-        "ClusterName=c",
-        "#malletrain# PreemptMode=off",
-        "#malletrain# PreemptType=preempt/none",
-        "PartitionName=batch Nodes=ALL Default=YES PreemptMode=OFF # the usual one # malletrain",
-        "partitionname=debug Nodes=n1 \\",
-        "  MaxTime=30 PreemptMode=OFF # malletrain",
-        "PartitionName=long Nodes=ALL PreemptMode=OFF",
-        "# PartitionName=old Nodes=ALL",
-    ]
-    assert done.count("PreemptMode=REQUEUE") == 2
-    assert "AllowAccounts=harvest" in done
-    assert with_harvest(done, Wanted(), {"batch", "debug", "long", "harvest"}, accounting=True) == done
-    back = without_harvest(done)
-    assert back == CONF.replace("Default=YES   #", "Default=YES #")
+    main = {"batch", "debug", "long"}
+    done = with_harvest(CONF, Wanted(), main, accounting=True)
+    lines = done.splitlines()
+    assert lines[:3] == ["ClusterName=c", "#malletrain# PreemptMode=off", "#malletrain# PreemptType=preempt/none"]
+    assert lines[3:6] == ["# malletrain begin", "PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE"]
+    assert lines[6].startswith("PartitionName=harvest Nodes=ALL ")
+    assert lines[6].endswith(" AllowAccounts=harvest")
+    assert lines[7:9] == ["PartitionName=DEFAULT PreemptMode=OFF DenyAccounts=harvest", "# malletrain end"]
+    assert lines[9:] == CONF.splitlines()[3:], "partitions stay as they are"
+    assert "Accounts=" not in with_harvest(CONF, Wanted(), main, accounting=False)
+    assert with_harvest(done, Wanted(), {*main, "harvest"}, accounting=True) == done
+    assert without_harvest(done) == CONF
 
 
-def test_main_partitions_refuse_the_pilots_account() -> None:
-    done = with_main_doors_shut(with_harvest(CONF, Wanted(), {"batch", "debug", "long"}, accounting=True), Wanted())
-    assert done.splitlines()[3:7] == [
-        "PartitionName=batch Nodes=ALL Default=YES DenyAccounts=harvest PreemptMode=OFF # the usual one # malletrain",
-        "partitionname=debug Nodes=n1 \\",
-        "  MaxTime=30 DenyAccounts=harvest PreemptMode=OFF # malletrain",
-        "PartitionName=long Nodes=ALL PreemptMode=OFF DenyAccounts=harvest # malletrain",
-    ]
-    assert with_main_doors_shut(done, Wanted()) == done
-    assert without_harvest(done) == CONF.replace("Default=YES   #", "Default=YES #")
+def test_what_an_earlier_release_has_set_up_is_taken_back_and_set_up_anew() -> None:
+    before, there = CONF.replace("Default=YES   #", "Default=YES #"), {"batch", "debug", "long", "harvest"}
+    assert without_harvest(BY_AN_EARLIER_RELEASE) == before
+    again = with_harvest(BY_AN_EARLIER_RELEASE, Wanted(), there, accounting=True)
+    assert again == with_harvest(before, Wanted(), there - {"harvest"}, accounting=True)
 
 
-def test_partitions_whose_accounts_are_listed_and_defaults_are_left_alone() -> None:
+def test_partitions_whose_accounts_are_listed_are_left_alone() -> None:
     text = "PartitionName=DEFAULT\nPartitionName=a AllowAccounts=physics\nPartitionName=b DenyAccounts=x,harvest\n"
-    assert with_main_doors_shut(text, Wanted()) == text
+    assert with_harvest(text, Wanted(), {"a", "b"}, accounting=True).endswith(f"end\n{text}")
     with pytest.raises(InvalidInput, match="add harvest to it by hand"):
-        with_main_doors_shut("PartitionName=b DenyAccounts=x\n", Wanted())
+        with_harvest("PartitionName=b DenyAccounts=x\n", Wanted(), {"b"}, accounting=True)
 
 
 def test_nobody_is_shut_out_of_the_main_queue() -> None:
@@ -199,6 +210,7 @@ def test_nodes_that_cost_something_when_idle_are_left_out() -> None:
     [
         ("PreemptType=preempt/qos\nPartitionName=batch\n", {"batch"}, "Slurm preempts already"),
         ("PartitionName=batch PreemptMode=CANCEL\n", {"batch"}, "batch has PreemptMode=CANCEL"),
+        ("PartitionName=batch \\\n  PreemptMode=OFF,GANG\n", {"batch"}, "batch has PreemptMode=OFF,GANG"),
         ("PartitionName=batch\n", {"batch", "gpu"}, "partition gpu is defined in an included file"),
         ("PartitionName=harvest\n", {"harvest"}, "is there already"),
     ],

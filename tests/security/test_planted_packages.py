@@ -18,10 +18,10 @@ from malletrain.script_check.check_runs import _Run
 from malletrain.slurm.command import Commands
 from malletrain.slurm.read_pyslurm import choose
 from malletrain.slurm.submission import batch_request, directives
-from malletrain.slurm.submission.batch_request import Defaults
 from malletrain.study.cluster_runs import _body
 from malletrain.study.local_runs import LocalRun
 from malletrain.study.trial_spec import TrialSpec
+from malletrain.wire.address import Address
 
 PACKAGE = Path(__file__).resolve().parents[2] / "malletrain"
 
@@ -64,7 +64,7 @@ def test_a_pilot(planted: Path, tmp_path: Path, pythonpath: str) -> None:
     line = directives.from_command_line(["--nodes=1-2", "train.sh"])
     shell = "/bin/sh" if pythonpath else "/bin/bash"
     body = f"#!{shell}\n{sys.executable} {tmp_path}/train.py\n".encode()
-    request = batch_request.request(body, "train.sh", line.options, (), Defaults("harvest"), str(planted))
+    request = batch_request.request(body, "train.sh", line.options, (), Address("", "harvest"), str(planted))
     (tmp_path / "train.py").write_text(SHOW_PATH)
     srun, script = tmp_path / "srun", tmp_path / "slurm_script"
     srun.write_text(

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from malletrain.cli.sizing import plan
-from malletrain.config import Config
+from malletrain.config.sections import Config
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import Curve, ResizeCosts
 from malletrain.replay.sizer import parse_policy, require_replay_inputs

@@ -16,9 +16,9 @@ from malletrain.slurm.command import Commands
 from malletrain.slurm.pilots import end_state
 from malletrain.slurm.site.site_facts import Harvest, Level
 from malletrain.slurm.submission import batch_request, directives
-from malletrain.slurm.submission.batch_request import Defaults
 from malletrain.slurm.submission.job_python import find
 from malletrain.slurm.submission.sbatch import NO_PYTHON_STATUS
+from malletrain.wire.address import Address
 from tests.slurm.test_pilots import HELD
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,7 +95,7 @@ def test_a_real_one(tmp_path: Path) -> None:
 def test_a_node_without_it_says_so(tmp_path: Path) -> None:
     line = directives.from_command_line(["--nodes=1-2", f"--python={tmp_path}", "train.sh"])
     body = b"#!/bin/bash\necho never\n"
-    request = batch_request.request(body, "train.sh", line.options, (), Defaults("harvest"), "/tmp")
+    request = batch_request.request(body, "train.sh", line.options, (), Address("", "harvest"), "/tmp")
     (tmp_path / "bin").mkdir()
     python = tmp_path / "bin" / "python"
     assert request.python == str(python)

@@ -23,8 +23,8 @@ from malletrain.slurm.command import Commands
 from malletrain.slurm.site import partition_checks, site_facts
 from malletrain.slurm.site.site_facts import Harvest
 from malletrain.slurm.submission import batch_request
-from malletrain.slurm.submission.batch_request import Defaults
 from malletrain.slurm.submission.directives import BatchOptions
+from malletrain.wire.address import Address
 from scripts.lab import Lab, LabConfig
 from tests.slurm_fixtures import LabFactory
 
@@ -309,7 +309,7 @@ def test_the_batch_script_runs_its_payload_as_a_step(live: Site, shared_folder: 
         b"/usr/bin/env true; srun --ntasks=1 /bin/echo nested step\n/bin/sleep 300 & wait\n"
     )
     request = batch_request.request(
-        body, "my job.sh", BatchOptions(), ["a b", "c'd"], Defaults("harvest"), str(folder)
+        body, "my job.sh", BatchOptions(), ["a b", "c'd"], Address("", "harvest"), str(folder)
     )
     made = request.materialize(42, "http://127.0.0.1:1", str(launcher), live.lab.env_for("alice"))
     told = live.lab.run(made.argv, "alice", input=made.script.decode())

@@ -17,12 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.slurm.submission import batch_request, directives
-from malletrain.slurm.submission.batch_request import Defaults, due_at
+from malletrain.slurm.submission.batch_request import due_at
 from malletrain.slurm.submission.mtbatch_options import ALLOWED, REFUSED, REFUSED_SHORT, SHORT
 from malletrain.slurm.submission.sbatch import BatchRequest, InvalidBatch
+from malletrain.wire.address import Address
 from scripts.lab.packages import Toolchain
 
-SITE = Defaults("harvest", "hacct", "hqos", "gpu:4")
+SITE = Address("", "harvest", "hacct", "hqos")
 GOOD = b"#!/bin/bash\n#SBATCH --nodes=1-8\npython train.py\n"
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
@@ -66,7 +67,7 @@ def lines(request: BatchRequest) -> dict[str, str]:
 
 
 def test_a_script_becomes_a_held_array_of_one_node_tasks() -> None:
-    request = ask(GOOD)
+    request = ask(GOOD, "--gres=gpu:4")
     assert (request.min_nodes, request.max_nodes, request.name) == (1, 8, "train.sh")
     found = lines(request)
     assert {"hold", "no-requeue", "exclusive"} <= found.keys()
@@ -216,7 +217,7 @@ def test_own_options_are_read_in_all_spellings() -> None:
     assert (request.batch_min, request.batch_max) == (32, 64)
     assert request.max_nodes == 4, "sbatch looks no further than the first command, and neither do we"
     body = request.announcement()
-    assert body["curve"] == [[1, 100.0], [4, 300.0]]
+    assert body["curve"] == ((1, 100.0), (4, 300.0))
     assert body["elastic"] == "live"
     assert (body["batch_min"], body["batch_max"]) == (32, 64)
 
@@ -239,7 +240,7 @@ def test_dependencies_and_output_files_are_announced() -> None:
     )
     assert request.after == ("afterok:3", "afterok:4", "afterany:5")
     announced = request.announcement()
-    assert announced["after"] == ["afterok:3", "afterok:4", "afterany:5"]
+    assert announced["after"] == request.after
     assert announced["output"] == [f"{request.chdir}/logs/%A_%a.out", "/tmp/%a.err"]
     plain = ask(b"#!/bin/bash\n#SBATCH -N 1-4\n")
     assert "after" not in plain.announcement()
@@ -250,9 +251,9 @@ def test_mail_is_announced_in_slurms_words() -> None:
     head = b"#!/bin/bash\n#SBATCH -N 1-4\n"
     request = ask(head + b"#SBATCH --mail-type=END,fail --mail-user=ada.l+x@example.org\n")
     announced = request.announcement()
-    assert (announced["mail"], announced["mail_user"]) == (["end", "fail"], "ada.l+x@example.org")
+    assert (announced["mail"], announced["mail_user"]) == (("end", "fail"), "ada.l+x@example.org")
     assert b"mail" not in request.materialize(42, "http://head:1", "/usr/bin/python3", {}).script.split(b"# ")[0]
-    assert ask(head, "--mail-type=ALL").announcement()["mail"] == ["begin", "end", "fail"]
+    assert ask(head, "--mail-type=ALL").announcement()["mail"] == ("begin", "end", "fail")
     for silent in ("--mail-type=NONE", "--mail-user=ada@example.org"):
         assert "mail" not in ask(head, silent).announcement()
     for wrong in (
@@ -351,7 +352,7 @@ def test_no_value_escapes_its_line(name: str, comment: str) -> None:
 @pytest.mark.parametrize(
     ("words", "gres"),
     [
-        ((), "gpu:4"),
+        (("--gres=gpu:4",), "gpu:4"),
         (("--gpus-per-node=2",), "gpu:2"),
         (("--gpus-per-node=a100:2",), "gpu:a100:2"),
         (("--gpus-per-node=1g.10gb:7", "--gres=nvme:1"), "nvme:1,gpu:1g.10gb:7"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.config import Config
+from malletrain.config.sections import Config
 from malletrain.site_rules import rules_from
 from malletrain.slurm.site import doctor, held_task_limits, partition_checks, site_facts
 from malletrain.slurm.site.account_checks import (

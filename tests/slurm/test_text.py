@@ -48,8 +48,8 @@ def test_reservations() -> None:
         "ReservationName=r1 StartTime=1795195997 EndTime=1795199597 Duration=01:00:00 Nodes=n[001-002] NodeCnt=2 "
         "Flags=MAINT,IGNORE_JOBS,SPEC_NODES TRES=cpu=32 Users=root,bob Groups=(null) Accounts=(null) State=INACTIVE\n"
     )
-    assert (row.name, row.start, row.end, row.nodes) == ("r1", 1795195997.0, 1795199597.0, "n[001-002]")
-    assert row.flags == ("MAINT", "IGNORE_JOBS", "SPEC_NODES")
+    assert (row.name, row.start, row.end, row.nodes) == ("r1", 1795195997.0, 1795199597.0, ("n001", "n002"))
+    assert row.flags == {"MAINT", "IGNORE_JOBS", "SPEC_NODES"}
     assert row.users == ("root", "bob")
     assert row.accounts == ()
     assert text.reservations("No reservations in the system\n") == []
@@ -287,14 +287,13 @@ def test_an_answer_that_cannot_be_read_is_not_remembered() -> None:
 )
 def test_nodes_that_are_remembered_are_those_that_would_be_made(looks: list[list[str]]) -> None:
     known: dict[str, NodeRecord] = {}
-    made: normalise.MadeNodes = {}
     before: dict[str, Node] = {}
     for states in looks:
         answer = "".join(
             NODE.replace("State=IDLE+DRAIN", f"State={state}").replace("NodeName=n000", f"NodeName=n{at}")
             for at, state in enumerate(states)
         )
-        seen = normalise.snapshot(1.0, text.nodes(answer, known), made=made)
+        seen = normalise.snapshot(1.0, text.nodes(answer, known))
         assert seen == normalise.snapshot(1.0, text.nodes(answer)), "oddities are warned about each time"
         now = {node.name: node for node in seen.nodes}
         for name in now.keys() & before.keys():

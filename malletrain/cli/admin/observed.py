@@ -22,12 +22,7 @@ _TIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M"])
 @click.option("--since", metavar="TIME", type=_TIME, help="From then on (UTC).")
 @click.option("--until", metavar="TIME", type=_TIME, help="Up to then (UTC).")
 @click.option(
-    "--activate",
-    metavar="S",
-    type=click.FloatRange(min=0),
-    default=15.0,
-    show_default=True,
-    help="Seconds until a pilot trains.",
+    "--activate", metavar="S", type=click.FloatRange(min=0), default=15.0, help="Seconds until a pilot trains."
 )
 @click.option("--json", "as_json", is_flag=True, help="JSON; times in seconds.")
 def observed(

@@ -26,14 +26,9 @@ _DAEMON_FILE = Path("/etc/malletrain/malletrain.toml")
 @click.argument("nodes", required=False)
 @click.option("--all", "everything", is_flag=True, help="Every node.")
 @click.option("--until", metavar="TIME", help="Local time, as 2026-12-01T08:00; now ends a drain.")
-@click.option("--wait/--no-wait", default=True, help="Return when no pilot is left (default), or at once.")
+@click.option("--wait/--no-wait", default=True, help="Return when no pilot is left, or at once.")
 @click.option(
-    "--timeout",
-    type=click.FloatRange(min=1),
-    default=600.0,
-    show_default=True,
-    metavar="S",
-    help="Seconds to wait; then exit status 1.",
+    "--timeout", type=click.FloatRange(min=1), default=600.0, metavar="S", help="Seconds to wait; then exit status 1."
 )
 @as_json
 def drain(nodes: str | None, everything: bool, until: str | None, wait: bool, timeout: float, as_json: bool) -> None:

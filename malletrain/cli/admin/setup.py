@@ -4,10 +4,8 @@ import difflib
 import os
 import pwd
 import shlex
-import shutil
-import time
+import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -24,25 +22,7 @@ from malletrain.slurm.site.site_facts import SiteFacts
 _COMMAND_TIMEOUT_S = 60.0
 
 #: Pilots leave within KillWait and the epilog; then the partition may go (seconds).
-_EMPTY_TIMEOUT_S = 300.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """One step: commands to be run, or a file to be written."""
-
-    title: str
-    commands: tuple[tuple[str, ...], ...] = ()
-    file: Path | None = None
-    old: str = ""
-    new: str = ""
-    backup: bool = False
-
-
-_RECONFIGURE = _Step(
-    "Slurm reads it; copy it to the nodes before, unless slurmd gets it from slurmctld",
-    (("scontrol", "reconfigure"),),
-)
+_EMPTY_TIMEOUT_S = 300
 
 
 @click.command(
@@ -52,18 +32,12 @@ Example:
   sudo malletrain setup --users ann,bob --apply
   sudo malletrain setup --undo --apply"""
 )
-@click.option("--partition", default="harvest", show_default=True, metavar="NAME", help="The pilots' partition.")
-@click.option(
-    "--nodes",
-    default="ALL",
-    show_default=True,
-    metavar="LIST",
-    help="Its nodes; ALL excludes cloud and power-saving ones.",
-)
-@click.option("--account", default="harvest", show_default=True, metavar="NAME", help="Their account.")
-@click.option("--qos", default="harvest", show_default=True, metavar="NAME", help="Their QOS.")
-@click.option("--daemon-user", default="malletrain", show_default=True, metavar="USER", help="The daemon's user.")
-@click.option("--users", default="", metavar="USER,...", help="Researchers who may use it.")
+@click.option("--partition", default="harvest", metavar="NAME", help="The pilots' partition.")
+@click.option("--nodes", default="ALL", metavar="LIST", help="Its nodes; ALL excludes cloud and power-saving ones.")
+@click.option("--account", default="harvest", metavar="NAME", help="Their account.")
+@click.option("--qos", default="harvest", metavar="NAME", help="Their QOS.")
+@click.option("--daemon-user", default="malletrain", metavar="USER", help="The daemon's user.")
+@click.option("--users", default="", show_default=False, metavar="USER,...", help="Researchers who may use it.")
 @click.option("--conf", "conf", type=PATH, metavar="FILE", help="Another slurm.conf.")
 @click.option("--undo", is_flag=True, help="Take it back.")
 @click.option("--apply", "for_real", is_flag=True, help="Do it, as root; keeps slurm.conf.before-malletrain.")
@@ -80,19 +54,17 @@ def setup(users: str, conf: Path | None, undo: bool, for_real: bool, **names: st
     wanted = Wanted(**names, users=tuple(filter(None, users.split(","))))
     file = conf or _slurm_conf(commands)
     known = _accounts(commands, wanted.account) if facts.accounting else Accounts()
-    steps = list(_undoing(wanted, facts, file, known) if undo else _doing(wanted, facts, file, known))
-    if not steps:
+    lines = list(_undoing(wanted, facts, file, known) if undo else _doing(wanted, facts, file, known))
+    if not lines:
         click.echo("nothing to do: " + ("Slurm was not set up" if undo else "Slurm is set up already"))
         return
-    if for_real:
-        for number, step in enumerate(steps, 1):
-            click.echo(f"{number}. {step.title}")
-            _carry_out(step, commands, wanted.partition if undo else "")
-    else:
-        click.echo("\n".join(_script(steps)))
+    script = "\n".join(["set -e", *lines]).encode("utf-8", "surrogateescape")
+    click.echo(script)
+    if for_real and subprocess.run(["/bin/sh"], input=script, env=commands.environment, check=False).returncode:
+        raise SetupFailed("a step failed, and those after it were not tried: mend what it says above, run this again")
 
 
-def _doing(wanted: Wanted, facts: SiteFacts, file: Path, known: Accounts) -> Iterator[_Step]:
+def _doing(wanted: Wanted, facts: SiteFacts, file: Path, known: Accounts) -> Iterator[str]:
     if facts.accounting:
         for user in (wanted.daemon_user, *wanted.users):
             try:
@@ -106,82 +78,43 @@ def _doing(wanted: Wanted, facts: SiteFacts, file: Path, known: Accounts) -> Ite
         if why := site_setup.shut_out(wanted, known, enforced):
             raise InvalidInput("accounts", why)
         if grants := site_setup.grants(wanted, known):
-            yield _Step("the account of the pilots, who may use it, and its coordinator", tuple(map(tuple, grants)))
+            yield "# The account of the pilots, who may use it, and its coordinator"
+            yield from map(shlex.join, grants)
     old = _read(file)
     new = site_setup.with_harvest(old, wanted, facts.partitions, facts.accounting)
-    if facts.accounting and wanted.account:
-        new = site_setup.with_main_doors_shut(new, wanted)
     if new != old:
-        is_new = site_setup.BEGIN not in old
-        done = [f"partition {wanted.partition}, and PreemptMode=OFF on each main partition"] * is_new
-        done += [f"main partitions take no jobs of account {wanted.account}"] * ("DenyAccounts=" in new)
-        yield _Step(f"{file}: {'; '.join(done)}", (), file, old, new, is_new)
-        yield _RECONFIGURE
+        yield "# The harvest partition; main partitions neither preempt each other nor take the pilots' account"
+        if site_setup.BEGIN not in old:
+            yield shlex.join(["cp", "-p", str(file), f"{file}.before-malletrain"])
+        yield from _edit(file, old, new)
 
 
-def _undoing(wanted: Wanted, facts: SiteFacts, file: Path, known: Accounts) -> Iterator[_Step]:
+def _undoing(wanted: Wanted, facts: SiteFacts, file: Path, known: Accounts) -> Iterator[str]:
     old = _read(file)
     if site_setup.BEGIN in old:
         if wanted.partition in facts.partitions:
-            yield _Step("cancel running and waiting pilots", (("scancel", f"--partition={wanted.partition}"),))
-        new = site_setup.without_harvest(old)
-        yield _Step(f"{file}: as it was before", (), file, old, new)
-        yield _RECONFIGURE
+            yield "# Running and waiting pilots; the partition must be empty before it goes"
+            yield shlex.join(["scancel", f"--partition={wanted.partition}"])
+            wait = 'while [ -n "$(squeue -h -a -p "$0" -o %i)" ]; do sleep 1; done'
+            yield shlex.join(["timeout", str(_EMPTY_TIMEOUT_S), "sh", "-c", wait, wanted.partition])
+        yield "# slurm.conf as it was before"
+        yield from _edit(file, old, site_setup.without_harvest(old))
     elif wanted.partition in facts.partitions:
         why = f"partition {wanted.partition} was not made by `malletrain setup`: remove it by hand"
         raise InvalidInput(str(file), why)
     if facts.accounting and (takings := site_setup.takings(wanted, known)):
-        yield _Step("account and QOS of the pilots", tuple(map(tuple, takings)))
+        yield "# Account and QOS of the pilots"
+        yield from map(shlex.join, takings)
 
 
-def _script(steps: list[_Step]) -> Iterator[str]:
-    """The steps as a shell script with its reasons."""
-    yield "set -e"
-    for number, step in enumerate(steps, 1):
-        yield f"# {number}. {step.title}"
-        if step.file is not None:
-            name = str(step.file)
-            if step.backup:
-                yield f"cp -p {shlex.quote(name)} {shlex.quote(f'{name}.before-malletrain')}"
-            yield f"patch {shlex.quote(name)} <<'MALLETRAIN'"
-            diff = difflib.unified_diff(step.old.splitlines(), step.new.splitlines(), name, name, lineterm="", n=1)
-            yield from diff
-            yield "MALLETRAIN"
-        yield from (shlex.join(command) for command in step.commands)
-
-
-def _carry_out(step: _Step, commands: Commands, emptied: str) -> None:
-    """Do one step; `emptied`: a partition whose jobs were cancelled, which must be empty before it goes. Raises
-    `MalletrainError`: it failed; what was done before stays, and the command may be run again."""
-    if step.file is not None:
-        if emptied:
-            _wait_until_empty(commands, emptied)
-        if step.backup:
-            shutil.copy2(step.file, f"{step.file}.before-malletrain")
-        file = step.file.resolve()  # many sites link it to a file that the nodes share
-        new_file = file.with_name(f"{file.name}.malletrain-new")
-        try:
-            shutil.copy2(file, new_file)  # its mode
-            new_file.write_text(step.new, encoding="utf-8", errors="surrogateescape")
-            found = file.stat()
-            os.chown(new_file, found.st_uid, found.st_gid)
-            new_file.replace(file)
-        except OSError as error:
-            new_file.unlink(missing_ok=True)
-            raise InvalidInput(str(step.file), f"cannot be written: {os.strerror(error.errno or 0)}") from error
-    for command in step.commands:
-        click.echo(f"   {shlex.join(command)}")
-        answer = commands.run(list(command))
-        if not answer.ok:
-            raise SetupFailed(f"{shlex.join(command)}: {answer.error}")
-
-
-def _wait_until_empty(commands: Commands, partition: str) -> None:
-    end = time.monotonic() + _EMPTY_TIMEOUT_S
-    while commands.ask(["squeue", "-h", "-a", "-p", partition, "-o", "%i"]).strip():
-        if time.monotonic() > end:
-            raise SetupFailed(f"jobs are still in partition {partition} after {_EMPTY_TIMEOUT_S:.0f} s: see squeue")
-        time.sleep(1.0)
+def _edit(file: Path, old: str, new: str) -> Iterator[str]:
+    """What changes the file, which many sites link to one that the nodes share, and has Slurm read it."""
+    name = str(file.resolve())
+    yield f"patch {shlex.quote(name)} <<'MALLETRAIN'"
+    yield from difflib.unified_diff(old.splitlines(), new.splitlines(), name, name, lineterm="", n=1)
+    yield "MALLETRAIN"
+    yield "# Slurm reads it; copy it to the nodes before, unless slurmd gets it from slurmctld"
+    yield "scontrol reconfigure"
 
 
 def _slurm_conf(commands: Commands) -> Path:
@@ -213,6 +146,6 @@ def _read(file: Path) -> str:
 
 
 class SetupFailed(MalletrainError):
-    """A step failed; the steps before it stay, and the command may be run again."""
+    """A step of the script failed; those before it stay, and the command may be run again."""
 
     exit_status = 1

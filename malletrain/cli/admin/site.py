@@ -15,6 +15,7 @@ import click
 from malletrain import config as configuration
 from malletrain.cli.admin.surroundings import network_findings, python_findings, reserve_findings
 from malletrain.cli.common_options import PATH, config_file
+from malletrain.config.sections import Config
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.snapshot import Snapshot
 from malletrain.slurm import read_files
@@ -99,7 +100,7 @@ def doctor(config_file: Path | None, as_text: bool) -> None:
         sys.exit(1)
 
 
-def _charging(config: configuration.Config) -> Finding:
+def _charging(config: Config) -> Finding:
     """Whose account budgets and reports count for."""
     what = {
         "default_account": "their owners' default accounts in Slurm",
@@ -123,7 +124,7 @@ def _sites_python() -> str:
         return ""
 
 
-def room_for_journal(config: configuration.Config) -> Iterator[Finding]:
+def room_for_journal(config: Config) -> Iterator[Finding]:
     """Whether the journal has room, where this machine has its folder."""
     try:
         room = os.statvfs(Path(config.store.path).parent)
@@ -164,7 +165,7 @@ def _json(value: Any) -> Any:
     return value
 
 
-def _commands(config: configuration.Config) -> Commands:
+def _commands(config: Config) -> Commands:
     if config.slurm.conf and not Path(config.slurm.conf).is_file():
         raise InvalidInput("slurm.conf", f"{config.slurm.conf} is not a file")
     return Commands(config.slurm.environment(os.environ))

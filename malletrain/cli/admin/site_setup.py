@@ -2,7 +2,7 @@
 Pure."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from malletrain.domain.errors import InvalidInput
@@ -12,18 +12,17 @@ from malletrain.slurm.site.site_facts import SiteFacts
 
 BEGIN, END = "# malletrain begin", "# malletrain end"
 
-#: At the end of each line of the site's own that was changed.
-_CHANGED = "# malletrain"
+#: What main partitions have that say nothing else. It stands before the first of them.
+_MAIN = "PartitionName=DEFAULT PreemptMode=OFF"
 
 #: In front of each line of the site's own that counts no more.
 _REPLACED = "#malletrain# "
 
-_PARTITION = re.compile(r"\s*PartitionName=(\S+)", re.IGNORECASE)
-_PREEMPT_MODE = re.compile(r"\bPreemptMode=(\S+)", re.IGNORECASE)
-_ALLOW = re.compile(r"\bAllowAccounts=(?!ALL\b)", re.IGNORECASE)
+_PARTITION = re.compile(r"^[ \t]*PartitionName=(\S+)", re.IGNORECASE | re.MULTILINE)
+_PREEMPT_MODE = re.compile(r"\bPreemptMode=(?!OFF(?:\s|$))\S+", re.IGNORECASE)
 _DENY = re.compile(r"\bDenyAccounts=(\S+)", re.IGNORECASE)
-_ONLY = re.compile(r"\bAllowAccounts=(\S+)")
-_GLOBAL = re.compile(r"\s*Preempt(Type|Mode)=(\S+)", re.IGNORECASE)
+_GLOBAL = re.compile(r"(?<!\\\n)^[ \t]*Preempt(?:Type|Mode)=(\S+).*$", re.IGNORECASE | re.MULTILINE)
+_BLOCK = re.compile(f"^{BEGIN}\n.*?^{END}\n", re.DOTALL | re.MULTILINE)
 
 _GUIDE = "docs/how-to/admin-slurm.md says what to do by hand"
 
@@ -66,102 +65,68 @@ def without_costly_nodes(facts: SiteFacts) -> str:
 
 def with_harvest(text: str, wanted: Wanted, partitions: Collection[str], accounting: bool) -> str:
     """slurm.conf with a harvest partition that every other one preempts, while main partitions do not preempt each
-    other; as it is where it has it already. `partitions`: those that Slurm has now. Raises `InvalidInput`: Slurm
-    preempts already, or partitions stand in another file."""
-    if BEGIN in text:
+    other, and take no jobs of the pilots' account, which would run there free of charge; as it is where it has all
+    that. `partitions`: those that Slurm has now.
+
+    A partition that lists whom it admits goes by its list: the doctor says where this account is one of them. Raises
+    `InvalidInput`: Slurm preempts already, or partitions stand in another file or deny other accounts already."""
+    found = _BLOCK.search(text)
+    if found and _MAIN in found[0]:
         return text
-    if wanted.partition in partitions:
+    if wanted.partition in partitions and not found:
         raise InvalidInput(
             f"partition {wanted.partition}", "is there already, and `malletrain setup` did not make it"
         )
-    lines, seen, begun = [], set(), False
-    for line in text.splitlines():
-        found = _PARTITION.match(line)
-        code, hash_sign, comment = line.partition("#")
-        if found or begun:
-            begun = code.rstrip().endswith("\\")
-            mode = _PREEMPT_MODE.search(code)
-            if mode and mode[1].upper() != "OFF":
-                raise InvalidInput("slurm.conf", f"{found[1] if found else 'a partition'} has {mode[0]}: {_GUIDE}")
-            if found:
-                seen.add(found[1])
-            if not mode and not begun:
-                line = f"{code.rstrip()} PreemptMode=OFF {hash_sign}{comment}".rstrip() + f" {_CHANGED}"
-        elif setting := _GLOBAL.match(line):
-            if setting[2].lower() not in ("preempt/none", "off"):
-                raise InvalidInput("slurm.conf", f"Slurm preempts already ({setting[0].strip()}): {_GUIDE}")
-            line = _REPLACED + line
-        lines.append(line)
-    if elsewhere := sorted(set(partitions) - seen):
+    account = wanted.account if accounting else ""
+    text = without_harvest(text)  # an earlier release's
+    seen = set(_checked_partitions(text, account))
+    if elsewhere := sorted(set(partitions) - seen - {wanted.partition}):
         raise InvalidInput("slurm.conf", f"partition {', '.join(elsewhere)} is defined in an included file: {_GUIDE}")
-    only = f" AllowAccounts={wanted.account}" if accounting and wanted.account else ""
-    lines += [
+    for setting in _GLOBAL.finditer(text):
+        if setting[1].lower() not in ("preempt/none", "off"):
+            raise InvalidInput("slurm.conf", f"Slurm preempts already ({setting[0].strip()}): {_GUIDE}")
+    text = _GLOBAL.sub(lambda setting: _REPLACED + setting[0], text)
+    block = (
         BEGIN,
         "PreemptType=preempt/partition_prio",
         "PreemptMode=REQUEUE",
+        # Before the defaults: they are not for it.
         f"PartitionName={wanted.partition} Nodes={wanted.nodes} Default=NO State=UP MaxTime=01:00:00 PriorityTier=0 "
-        f"PriorityJobFactor=1 PreemptMode=REQUEUE GraceTime=10 OverSubscribe=EXCLUSIVE{only}",
+        "PriorityJobFactor=1 PreemptMode=REQUEUE GraceTime=10 OverSubscribe=EXCLUSIVE"
+        + (f" AllowAccounts={account}" if account else ""),
+        _MAIN + (f" DenyAccounts={account}" if account else ""),
         END,
-    ]
-    return "\n".join(lines) + "\n"
+    )
+    first = _PARTITION.search(text)
+    at = first.start() if first else len(text)
+    return text[:at] + "\n".join(block) + "\n" + text[at:]
 
 
-def with_main_doors_shut(text: str, wanted: Wanted) -> str:
-    """slurm.conf whose main partitions take no jobs of the pilots' account, which would run there free of charge.
-
-    A partition that lists whom it admits is left alone: the doctor says where this account is one of them. Raises
-    `InvalidInput`: a partition denies other accounts already."""
-    lines = text.splitlines()
-    for first, last in _main_partitions(lines):
-        record = " ".join(line.partition("#")[0] for line in lines[first : last + 1])
-        denied = _DENY.search(record)
-        if denied and wanted.account not in denied[1].split(","):
-            raise InvalidInput(
-                "slurm.conf", f"{record.split()[0]} has {denied[0]}: add {wanted.account} to it by hand"
-            )
-        if not denied and not _ALLOW.search(record):
-            lines[last] = _denying(lines[last], wanted.account)
-    return "\n".join(lines) + ("\n" if text.endswith("\n") else "")
-
-
-def _main_partitions(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """The first and the last line of each; not of DEFAULT, which counts for the pilots' partition too."""
-    first, inside = -1, False
-    for number, line in enumerate(lines):
-        inside = (inside or line.strip() == BEGIN) and line.strip() != END
-        found = _PARTITION.match(line)
-        if found and not inside and found[1].upper() != "DEFAULT":
-            first = number
-        if first >= 0 and not line.partition("#")[0].rstrip().endswith("\\"):
-            yield first, number
-            first = -1
-
-
-def _denying(line: str, account: str) -> str:
-    """The line with DenyAccounts: before a PreemptMode=OFF of ours, else behind all."""
-    code, hash_sign, comment = line.removesuffix(f" {_CHANGED}").partition("#")
-    ours = " PreemptMode=OFF" if line.endswith(f" {_CHANGED}") and code.rstrip().endswith(" PreemptMode=OFF") else ""
-    code = f"{code.rstrip().removesuffix(ours)} DenyAccounts={account}{ours}"
-    return f"{code} {hash_sign}{comment}".rstrip() + f" {_CHANGED}"
+def _checked_partitions(text: str, account: str) -> Iterator[str]:
+    """The names of partitions, each with a record that may stay as it is. Raises `InvalidInput`: one may not."""
+    for line in text.replace("\\\n", " ").splitlines():
+        record = line.partition("#")[0]
+        found, mode, denied = _PARTITION.match(record), _PREEMPT_MODE.search(record), _DENY.search(record)
+        if not found:
+            continue
+        if mode:
+            raise InvalidInput("slurm.conf", f"{found[1]} has {mode[0]}: {_GUIDE}")
+        if account and denied and account not in denied[1].split(","):
+            raise InvalidInput("slurm.conf", f"{found[1]} has {denied[0]}: add {account} to it by hand")
+        yield found[1]
 
 
 def without_harvest(text: str) -> str:
-    """slurm.conf as it was before `with_harvest` and `with_main_doors_shut`, with what was changed since."""
-    lines, inside = [], False
-    account = _ONLY.search(text.partition(BEGIN)[2])
-    denied = f"( DenyAccounts={re.escape(account[1])})?" if account else ""
-    for line in text.splitlines():
-        if line.strip() == BEGIN:
-            inside = True
-        elif line.strip() == END:
-            inside = False
-        elif not inside:
-            if line.endswith(f" {_CHANGED}"):
-                code, hash_sign, comment = line.removesuffix(f" {_CHANGED}").partition("#")
-                code = re.sub(rf"{denied}( PreemptMode=OFF)?\s*\Z", "", code)
-                line = f"{code} {hash_sign}{comment}".rstrip()
-            lines.append(line.removeprefix(_REPLACED))
-    return "\n".join(lines) + ("\n" if text.endswith("\n") else "")
+    """slurm.conf as it was before `with_harvest`, with what was changed since; also where an earlier release made the
+    harvest partition, and marked each line that it changed."""
+    block = _BLOCK.search(text)
+    account = re.search(r"\bAllowAccounts=(\S+)", block[0]) if block else None
+    denied = f"(?: DenyAccounts={re.escape(account[1])})?" if account else ""
+    text = _BLOCK.sub("", text)
+    text = re.sub(f"^{_REPLACED}", "", text, flags=re.MULTILINE)
+    return re.sub(
+        rf"^([^#\n]*?){denied}(?: PreemptMode=OFF)?( #.*)? # malletrain$", r"\1\2", text, flags=re.MULTILINE
+    )
 
 
 def grants(wanted: Wanted, known: Accounts) -> list[list[str]]:

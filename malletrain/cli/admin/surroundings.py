@@ -12,13 +12,13 @@ from itertools import islice
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from malletrain.api.roles import user_name
-from malletrain.config import Config
+from malletrain.config.sections import Config
 from malletrain.domain.errors import ClusterUnavailable
 from malletrain.slurm.command import Commands
 from malletrain.slurm.queries import past_arrivals
 from malletrain.slurm.site.site_facts import ERROR, OK, WARNING, Finding, Harvest, findings
 from malletrain.slurm.submission.job_python import PROBE
+from malletrain.wire.munge import user_name
 
 #: Any user may listen on this port and above.
 FIRST_UNPRIVILEGED_PORT = 1024

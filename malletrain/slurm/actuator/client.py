@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot, Stray
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
-from malletrain.domain.job import ArrayReport, MalleableJob, PilotEnd
-from malletrain.domain.snapshot import SlurmJob, Snapshot
 from malletrain.slurm.actuator.protocol import ActuatorReply, ActuatorRequest, read_answer, write_request
 from malletrain.slurm.actuator.server import read_line
 from malletrain.slurm.cluster import SlurmCluster
@@ -20,36 +18,20 @@ _CONNECT_S = 5.0
 
 
 class ActuatorClient:
-    """The port `Cluster`. `patience_s`: for one reply, the actuator's Slurm commands included."""
+    """The port `Cluster`, which `looks` without rights. `patience_s`: for one reply, the actuator's Slurm commands
+    included."""
 
     def __init__(
         self, looks: SlurmCluster, actuator: Path, owner_of: Callable[[int], int | None], patience_s: float
     ) -> None:
-        self._looks, self._actuator, self._owner_of, self._patience_s = looks, actuator, owner_of, patience_s
+        self.snapshot, self.look, self.inspect = looks.snapshot, looks.look, looks.inspect
+        self.end_of, self.ended_main_jobs = looks.end_of, looks.ended_main_jobs
+        self._actuator, self._owner_of, self._patience_s = actuator, owner_of, patience_s
         self._end_at = float("inf")
 
     def end_within(self, seconds: float) -> None:
         """Limit all waits for the actuator to `seconds` from now on. Thread-safe."""
         self._end_at = time.monotonic() + seconds
-
-    # -- reading, without rights -------------------------------------------------------------------------------
-
-    def snapshot(self) -> Snapshot:
-        return self._looks.snapshot()
-
-    def look(self, last: Snapshot) -> Snapshot:
-        return self._looks.look(last)
-
-    def inspect(self, array_id: int, job: MalleableJob) -> ArrayReport:
-        return self._looks.inspect(array_id, job)
-
-    def end_of(self, pilot: str) -> PilotEnd:
-        return self._looks.end_of(pilot)
-
-    def ended_main_jobs(self, nodes: Collection[str]) -> Sequence[SlurmJob]:
-        return self._looks.ended_main_jobs(nodes)
-
-    # -- acting, through the actuator --------------------------------------------------------------------------
 
     def start(self, actions: Sequence[StartPilot]) -> Sequence[Outcome]:
         """As `SlurmCluster.start`. An action whose job has no recorded owner fails without a request."""

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from malletrain.domain.errors import InvalidInput
+from malletrain.domain.snapshot import Reservation
 from malletrain.slurm.formats import hostlist, scalars
-from malletrain.slurm.formats.records import JOB_TEXTS, JOB_TIMES, JobRecord, NodeRecord, ReservationRecord, identity
+from malletrain.slurm.formats.records import JOB_TEXTS, JOB_TIMES, JobRecord, NodeRecord, identity
 
 Object = Mapping[str, Any]
 
@@ -44,7 +45,7 @@ def jobs(document: Object, where: str) -> list[JobRecord]:
     return [_job(entry, where) for entry in _objects(document, "jobs", where)]
 
 
-def reservations(document: Object, where: str) -> list[ReservationRecord]:
+def reservations(document: Object, where: str) -> list[Reservation]:
     """`scontrol show reservation --json`, or slurmrestd's reservations. Raises `InvalidInput`: no list of
     reservations in it, or one without a name or start."""
     rows = []
@@ -54,12 +55,12 @@ def reservations(document: Object, where: str) -> list[ReservationRecord]:
             raise InvalidInput(where, "a reservation without a name or start")
         end = number(entry.get("end_time"))
         rows.append(
-            ReservationRecord(
+            Reservation(
                 name=name,
                 start=float(start),
                 end=float(end) if end else float("inf"),
-                nodes=_text(entry.get("node_list")),
-                flags=_names(entry.get("flags")),
+                nodes=hostlist.expand(_text(entry.get("node_list")), f"reservation {name}"),
+                flags=frozenset(_names(entry.get("flags"))),
                 users=_names(entry.get("users")),
                 accounts=_names(entry.get("accounts")),
             )

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.snapshot import BackfillPlan, Node, NodeState, Reservation, SlurmJob, SlurmState, Snapshot
 from malletrain.slurm.formats import hostlist, scalars
-from malletrain.slurm.formats.records import JobRecord, NodeRecord, ReservationRecord
+from malletrain.slurm.formats.records import JobRecord, NodeRecord
 from malletrain.slurm.formats.states import STRENGTH, job_state, node_state
 
 #: Fields of a job that are lists of nodes, and what Slurm calls them.
@@ -22,9 +23,6 @@ _NODE_LISTS = {
     "required_nodes": "ReqNodeList",
     "excluded_nodes": "ExcNodeList",
 }
-
-#: By name: a row, and the node that was made of it.
-MadeNodes = dict[str, tuple[NodeRecord, Node]]
 
 
 class Warnings:
@@ -47,43 +45,41 @@ def snapshot(
     taken_at: float,
     nodes: Sequence[NodeRecord],
     jobs: Iterable[JobRecord] = (),
-    reservations: Iterable[ReservationRecord] = (),
+    reservations: Iterable[Reservation] = (),
     plan: BackfillPlan | None = None,
     *,
     task_by_task: str | None = None,
     warnings: Warnings | None = None,
-    made: MadeNodes | None = None,
 ) -> Snapshot:
     """One snapshot of all rows. Raises `InvalidInput`: there is no node at all, or a node list is none.
 
     `task_by_task`: the partition whose waiting array tasks are wanted one by one; elsewhere a row that stands for
-    10,000 tasks stays one job. `made`: the nodes of the snapshot before; it is left with those of this one.
+    10,000 tasks stays one job.
     """
     warnings = warnings or Warnings()
     if not nodes:
         raise InvalidInput("nodes", "Slurm showed no node at all")
-    known = _merge(nodes, warnings, {} if made is None else made)
+    known = _merge(nodes, warnings)
     queue: list[SlurmJob] = []
     for row in jobs:
         one = job(row, warnings)
         queue.extend(_one_by_one(one, row.tasks) if row.tasks and row.partition == task_by_task else (one,))
-    found = tuple(_reservation(row) for row in reservations)
     _cross_check(known, queue, warnings)
     return Snapshot(
         taken_at=taken_at,
         nodes=tuple(known[name] for name in sorted(known)),
         jobs=tuple(queue),
-        reservations=found,
+        reservations=tuple(reservations),
         plan=plan or BackfillPlan(),
         warnings=warnings.lines(),
     )
 
 
-def node(row: NodeRecord, warnings: Warnings | None = None) -> Node:
-    """One node of one row. An idle node with processors given away is MIXED: partly busy is not idle."""
-    state, flags, unknown = node_state(row.state)
-    if unknown and warnings is not None:
-        warnings.add(f"unknown node state {unknown[0][:40]!r}", row.name)
+@lru_cache(maxsize=65536)
+def node(row: NodeRecord) -> Node:
+    """One node of one row, kept: most rows come again at every tick. An idle node with processors given away is
+    MIXED: partly busy is not idle."""
+    state, flags, _ = node_state(row.state)
     if row.cpus_alloc > 0 and state in (NodeState.IDLE, NodeState.PLANNED):
         state = NodeState.MIXED
     values = row._asdict()
@@ -91,23 +87,13 @@ def node(row: NodeRecord, warnings: Warnings | None = None) -> Node:
     return Node(**values | {"state": state, "flags": flags})
 
 
-def _made(row: NodeRecord, warnings: Warnings, made: MadeNodes) -> Node:
-    """The node of a row; the one made before, where it is the very same row. Odd ones warn each time."""
-    before = made.get(row.name)
-    if before is not None and before[0] is row:
-        return before[1]
-    new = node(row, warnings)
-    if not node_state(row.state).unknown:
-        made[row.name] = (row, new)
-    return new
-
-
-def _merge(rows: Sequence[NodeRecord], warnings: Warnings, made: MadeNodes) -> dict[str, Node]:
+def _merge(rows: Sequence[NodeRecord], warnings: Warnings) -> dict[str, Node]:
     """Nodes by name. Of one that is named several times, partitions add up and the strongest state holds."""
     known: dict[str, Node] = {}
     for row in rows:
-        new = _made(row, warnings, made)
-        old = known.get(row.name)
+        if unknown := node_state(row.state).unknown:
+            warnings.add(f"unknown node state {unknown[0][:40]!r}", row.name)
+        new, old = node(row), known.get(row.name)
         if old is None:
             known[row.name] = new
             continue
@@ -155,11 +141,6 @@ def _open(text: str, field: str, job: str, warnings: Warnings) -> tuple[str, ...
 def _one_by_one(job: SlurmJob, expression: str) -> Iterable[SlurmJob]:
     for task in scalars.tasks(expression):
         yield replace(job, id=f"{job.array_id}_{task}", task_count=1)
-
-
-def _reservation(row: ReservationRecord) -> Reservation:
-    nodes = hostlist.expand(row.nodes, f"reservation {row.name}")
-    return Reservation(row.name, row.start, row.end, nodes, frozenset(row.flags), row.users, row.accounts)
 
 
 def _cross_check(known: Mapping[str, Node], queue: Sequence[SlurmJob], warnings: Warnings) -> None:

@@ -87,15 +87,3 @@ def identity(raw: int, array: int, task: int | None, tasks: str, het: int, offse
     return {
         "id": name, "raw_id": raw, "array_id": array or None, "tasks": tasks if array else "", "het_id": het or None,
     }  # fmt: skip
-
-
-class ReservationRecord(NamedTuple):
-    """One reservation, times in Unix seconds."""
-
-    name: str
-    start: float
-    end: float
-    nodes: str
-    flags: tuple[str, ...] = ()
-    users: tuple[str, ...] = ()
-    accounts: tuple[str, ...] = ()

@@ -12,8 +12,9 @@ from functools import lru_cache
 from typing import Any
 
 from malletrain.domain.errors import InvalidInput
-from malletrain.slurm.formats import scalars
-from malletrain.slurm.formats.records import JOB_TEXTS, JOB_TIMES, JobRecord, NodeRecord, ReservationRecord, identity
+from malletrain.domain.snapshot import Reservation
+from malletrain.slurm.formats import hostlist, scalars
+from malletrain.slurm.formats.records import JOB_TEXTS, JOB_TIMES, JobRecord, NodeRecord, identity
 
 _CONFIG_LINE = re.compile(r"([A-Za-z][\w\[\]/:]*)\s*=\s?(.*)\Z")
 _NEXT_KEY = re.compile(r"\s+[A-Z][\w/:&-]*=")
@@ -127,7 +128,7 @@ def jobs(text: str) -> list[JobRecord]:
     return rows
 
 
-def reservations(text: str) -> list[ReservationRecord]:
+def reservations(text: str) -> list[Reservation]:
     """`scontrol show reservation [-o]`. Raises `InvalidInput`: a reservation without a name or a start."""
     rows = []
     for record in records(text, "ReservationName"):
@@ -136,13 +137,13 @@ def reservations(text: str) -> list[ReservationRecord]:
             raise InvalidInput("scontrol show reservation", f"no name or start: {record.strip()[:80]!r}")
         end = scalars.moment(phrase(record, "EndTime"))
         rows.append(
-            ReservationRecord(
+            Reservation(
                 name=name,
                 start=start,
                 # An endless reservation has an end decades from now.
                 end=float("inf") if end is None else end,
-                nodes=word(record, "Nodes"),
-                flags=_names(word(record, "Flags").upper()),
+                nodes=hostlist.expand(word(record, "Nodes"), f"reservation {name}"),
+                flags=frozenset(_names(word(record, "Flags").upper())),
                 users=_names(word(record, "Users")),
                 accounts=_names(word(record, "Accounts")),
             )

@@ -19,6 +19,7 @@ from malletrain.slurm.site.power_saving import check_power
 from malletrain.slurm.site.site_facts import ERROR, WARNING, Finding, Harvest, PartitionFacts, SiteFacts
 from malletrain.wire import munge
 from malletrain.wire.errors import WireError
+from malletrain.wire.munge import user_name
 
 #: Releases that the test-suite runs on, and the oldest whose outputs are read.
 OLDEST_RELEASE = (20, 11)
@@ -183,7 +184,7 @@ def _apart(commands: Commands, facts: SiteFacts, harvest: Harvest, socket: str) 
         yield Finding.error(what, remedy)
         return
     yield from _rights(commands, facts, harvest, owner)
-    me = site_facts.user_name()
+    me = user_name(os.getuid())
     if me == owner:
         what = f"{me} runs the listener and the actuator: the two processes have the same rights"
         remedy = "run malletrain-actuator as a user of its own (site-configs/systemd/malletrain-actuator.service)"
@@ -200,7 +201,7 @@ def _apart(commands: Commands, facts: SiteFacts, harvest: Harvest, socket: str) 
 
 
 def _rights(commands: Commands, facts: SiteFacts, harvest: Harvest, me: str = "") -> Iterator[Finding]:
-    me = me or site_facts.user_name()
+    me = me or user_name(os.getuid())
     if me in (facts.slurm_user, "root"):
         remedy = "run the daemon as a user of its own that coordinates the harvest account"
         yield Finding.warning(f"{me} has every right in Slurm: more than is needed", remedy)
@@ -264,7 +265,7 @@ def _user_id(name: str) -> int | None:
 
 
 def _privacy(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
-    me = site_facts.user_name()
+    me = user_name(os.getuid())
     sees_all = site_facts.sees_all(commands, facts, me) if facts.hidden else True
     yield from site_facts.check_sight(replace(facts, sees_all=sees_all), me)
     if facts.hidden and sees_all:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -13,6 +12,7 @@ from enum import StrEnum
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.slurm.command import Commands
 from malletrain.slurm.formats import hostlist, scalars, text
+from malletrain.wire.munge import user_name
 
 #: Limits of a QOS that are read: how many jobs may run, or be there, at a time,
 COUNTS = ("GrpJobs", "GrpSubmit", "MaxJobsPU", "MaxSubmitJobsPU", "MaxJobsPA", "MaxSubmitJobsPA")
@@ -223,7 +223,7 @@ def read(commands: Commands) -> SiteFacts:
     try:
         facts = parse(config, "")
         if facts.hidden:
-            me = user_name()
+            me = user_name(os.getuid())
             facts = replace(facts, sees_all=sees_all(commands, facts, me))
             if facts.sees_all is False and {"nodes", "partitions"} & set(facts.hidden):
                 raise RecordsHidden(tuple(check_sight(facts, me)))
@@ -273,14 +273,6 @@ def check_sight(facts: SiteFacts, user: str = "") -> Iterator[Finding]:
             f"PrivateData={word} hides {what} from {who}: {harm}",
             f"take {word} out of PrivateData, or `sacctmgr modify user {user or 'NAME'} set AdminLevel=Operator`",
         )
-
-
-def user_name() -> str:
-    """The user that this process runs as."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
 
 
 def parse_qos(answer: str) -> Mapping[str, QosFacts]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -14,6 +13,7 @@ from malletrain.slurm.submission import directives
 from malletrain.slurm.submission.directives import BatchOptions, OptionText
 from malletrain.slurm.submission.mtbatch_options import ALLOWED, Use
 from malletrain.slurm.submission.sbatch import BatchRequest, InvalidBatch, default_tasks
+from malletrain.wire.address import Address
 
 _RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?\Z")
 #: A user's name or one address. It goes into the arguments of a site's program, and never begins with a dash.
@@ -32,24 +32,15 @@ _NO_PMI = "none of none, pmi2, pmix (srun --mpi=list names the site's)"
 Read = TypeVar("Read")
 
 
-@dataclass(frozen=True, slots=True)
-class Defaults:
-    """What the site (or the daemon) fills in where the user says nothing. `gres`: all of a node, as `gpu:4`."""
-
-    partition: str
-    account: str = ""
-    qos: str = ""
-    gres: str = ""
-
-
 def request(
-    script: bytes, where: str, options: BatchOptions, arguments: Sequence[str], defaults: Defaults, cwd: str
+    script: bytes, where: str, options: BatchOptions, arguments: Sequence[str], site: Address, cwd: str
 ) -> BatchRequest:
     """What the script (of name `where`), the environment and the command line ask for together. Raises `InvalidBatch`
     with every fault found.
 
     `options`: of the command line and the environment, before the script's own; `arguments`: what follows the
-    script's name; `cwd`: the caller's working directory, an absolute path.
+    script's name; `site`: whose partition, account and QOS count where the user says nothing; `cwd`: the caller's
+    working directory, an absolute path.
     """
     shell, faults_of_head = directives.interpreter(script, where)
     whole = options.over(directives.from_script(script, where))
@@ -70,14 +61,14 @@ def request(
         name=passed.pop("job-name", where.rpartition("/")[2]),
         min_nodes=least,
         max_nodes=most,
-        partition=passed.pop("partition", defaults.partition),
+        partition=passed.pop("partition", site.partition),
         chdir=chdir,
         user_body=script,
         interpreter=shell,
         arguments=tuple(arguments),
-        account=passed.pop("account", defaults.account),
-        qos=passed.pop("qos", defaults.qos),
-        gres=reader.gres(passed.pop("gres", "")) or defaults.gres,
+        account=passed.pop("account", site.account),
+        qos=passed.pop("qos", site.qos),
+        gres=reader.gres(passed.pop("gres", "")),
         constraint=passed.pop("constraint", ""),
         passed=tuple(sorted(passed.items())),
         tasks=reader.count("tasks") or default_tasks(most),
@@ -101,7 +92,7 @@ def request(
         trusted="trust" in whole.texts,
         to_check=reader.value("check", _words, "no command: a quotation is not closed", ()),
     )
-    for holds, name, what in _conflicts(result, whole.texts, defaults):
+    for holds, name, what in _conflicts(result, whole.texts, site):
         if holds:
             reader.fault(name, what)
     if reader.faults:
@@ -109,9 +100,7 @@ def request(
     return result
 
 
-def _conflicts(
-    asked: BatchRequest, texts: Mapping[str, OptionText], defaults: Defaults
-) -> list[tuple[object, str, str]]:
+def _conflicts(asked: BatchRequest, texts: Mapping[str, OptionText], site: Address) -> list[tuple[object, str, str]]:
     """What does not go together: whether it is so, the option at fault, and what to do."""
     least, most = asked.min_nodes, asked.max_nodes
     items, restart = asked.elastic == "tasks", asked.elastic == "restart"
@@ -120,8 +109,8 @@ def _conflicts(
     low, high = asked.batch_min, asked.batch_max
     leave = "leave one of them out"
     return [
-        (asked.partition != defaults.partition and defaults.partition, "partition",
-         f"pilots run in partition {defaults.partition} only"),
+        (asked.partition != site.partition and site.partition, "partition",
+         f"pilots run in partition {site.partition} only"),
         (outside, "sizes", f"{', '.join(map(str, outside))} is outside --nodes={least}-{most}"),
         (low and high and low > high, "batch-min", f"{low} is above --batch-max={high}"),
         ((low is None) != (high is None), "batch-min",

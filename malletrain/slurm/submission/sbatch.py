@@ -97,27 +97,11 @@ class BatchRequest:
 
     def announcement(self) -> dict[str, object]:
         """The body of POST /v1/jobs."""
-        body: dict[str, object] = {
-            "name": self.name,
-            "min_nodes": self.min_nodes,
-            "max_nodes": self.max_nodes,
-            "sizes": list(self.sizes),
-            "weight": self.weight,
-            "elastic": self.elastic,
-            "account": self.account,
-            "partition": self.partition,
-            "curve": [list(point) for point in self.curve] or None,
-            "total_samples": self.total_samples,
-        }
-        optional: dict[str, object] = {
-            "profile": self.profile,
-            "batch_min": self.batch_min,
-            "batch_max": self.batch_max,
-            "deadline": self.deadline,
-            "budget_node_hours": self.budget_node_hours,
-            "after": list(self.after),
-            "mail": list(self.mail),
-            "mail_user": self.mail_user,
+        always = ("name", "min_nodes", "max_nodes", "sizes", "weight", "elastic", "account", "partition", "curve")
+        body = {name: getattr(self, name) for name in always} | {"total_samples": self.total_samples}
+        body["curve"] = self.curve or None
+        seldom = ("profile", "batch_min", "batch_max", "deadline", "budget_node_hours", "after", "mail", "mail_user")
+        optional: dict[str, object] = {name: getattr(self, name) for name in seldom} | {
             "class_min": [f"{name}:{nodes}" for name, nodes in self.class_min],
             "trusted": self.trusted,
             "check": dict(zip(("digest", "verdict", "text"), self.checked or (), strict=False)),
