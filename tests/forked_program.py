@@ -24,7 +24,7 @@ IMPORTED = (
     *("cli.main", "cli.mtbatch", "cli.jobs", "cli.logs", "cli.profile", "cli.promise", "cli.sizing", "cli.score"),
     *("cli.admin.observed", "cli.admin.operators", "cli.admin.setup", "cli.admin.site"),
     *("cli.replay", "replay.report.page", "replay.report.summary", "replay.scoring.journal_score"),
-    *("replay.scoring.measured_costs", "sizing.policies.equal", "sizing.policies.exact", "sizing.policies.lp"),
+    *("sizing.policies.equal", "sizing.policies.exact", "sizing.policies.lp"),
     *("daemon.main", "daemon.observing", "daemon.service", "daemon.actuator_main", "site_rules"),
 )
 
