@@ -182,7 +182,7 @@ class Pod:
         """Further workers; returns once they are a world with its present members."""
         members = [int(pilot.rpartition("_")[2]) for pilot in daemon.world()]
         for task in tasks:
-            self.spawn(daemon.url, task, script, **environ)
+            self.spawn(daemon.url, task, script, 0, **environ)
         daemon.wait_world([*members, *tasks])
 
     def finish(self, *tasks: int) -> None:
