@@ -56,15 +56,19 @@ def run(
     cwd: Path | None = None,
     stdin: bytes = b"",
     timeout: float = 180.0,
+    imports: Sequence[str] = (),
 ) -> Ended:
     """`main()` of a module of `malletrain` with these arguments, to its end.
+
+    Args:
+        imports: modules besides `IMPORTED` that it uses.
 
     Raises:
         subprocess.TimeoutExpired: it has not ended in time, and was killed.
     """
     server, _ = _server()
     asked = {"module": module, "argv": [*argv], "env": dict(os.environ if env is None else env)}
-    asked["cwd"] = str(cwd or Path.cwd())
+    asked |= {"cwd": str(cwd or Path.cwd()), "imports": [*imports]}
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         given.write(stdin)
         given.seek(0)
@@ -90,13 +94,15 @@ def _forked(channel: socket.socket) -> dict[str, Any] | None:
         text, streams, _, _ = socket.recv_fds(channel, 1 << 20, 3)
         if not text:
             return None
+        found: dict[str, Any] = json.loads(text)
+        for name in found["imports"]:
+            importlib.import_module(name)
         child = os.fork()
         if child == 0:
             channel.close()
             for number, stream in enumerate(streams):
                 os.dup2(stream, number)
                 os.close(stream)
-            found: dict[str, Any] = json.loads(text)
             return found
         for stream in streams:
             os.close(stream)

@@ -85,11 +85,12 @@ def is_module(token: str) -> bool:
 
 
 def test_names_in_docstrings_exist() -> None:
+    known = names() | FOREIGN | {""}
     unknown = [
         (where, token)
         for where, text in docstrings()
         for token in IN_DOCSTRINGS.findall(text)
-        if token not in FOREIGN and not set(token.strip(".").split(".")) <= names() | FOREIGN | {""}
+        if token not in FOREIGN and not set(token.strip(".").split(".")) <= known
     ]
     assert unknown == []
 

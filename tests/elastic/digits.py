@@ -14,8 +14,8 @@ from tests.waiting import wait_until
 
 SCRIPT = str(HERE / "train_digits.py")
 DIGITS = 1797
-#: Half a minute of slow steps; a second of quick ones.
-EPOCHS = "10"
+#: A quarter of a minute of slow steps, and a minute and a half of very slow ones; half a second of quick ones.
+EPOCHS = "6"
 
 Line = dict[str, Any]  #: of a diary
 State = dict[str, torch.Tensor]

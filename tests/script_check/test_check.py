@@ -193,7 +193,7 @@ OF_EXAMPLES = ROOT / "examples"
         (SCRIPT_OF_HABITS, "exits --epochs 30", "wrong"),
         (FROZEN, "", "equal"),  # a busy machine does not run a worker for seconds, and it is not lost
         (UNSEEDED.replace(".sin()", ".sin() + torch.randn(64, 4)"), "", "different"),  # a newcomer draws another
-        (CARELESS.replace("torch.save(", f"{WRONG_AT_THE_END}torch.save("), "", "different"),
+        (CARELESS.replace("torch.save(", f"{WRONG_AT_THE_END}torch.save("), "", "different or wrong"),
         # Its precision changes torch's default type, which no worker's tables may follow.
         (str(OF_EXAMPLES / "digits_lightning.py"), "--epochs 40 --precision bf16-true", "equal"),
         # A check starts scripts as torchrun does, and accelerate would wrap the model in DistributedDataParallel.
@@ -209,7 +209,7 @@ def test_other_verdicts(
         (tmp_path / "script.py").write_text(script)
         script = str(tmp_path / "script.py")
     report = checked(tmp_path, monkeypatch, script, *arguments.split())
-    assert report["verdict"] == verdict, report
+    assert report["verdict"] in verdict.split(" or "), report
 
 
 ZEROS, ONES = torch.zeros(100), torch.ones(100)

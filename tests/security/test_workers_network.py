@@ -125,7 +125,8 @@ def test_nothing_is_had_from_the_ports_of_a_live_job(live: tuple[Coordinator, Po
         for guess in GUESSES
         for generation in (world.generation, 0, world.generation + 1)
     ]
-    with ThreadPoolExecutor(4) as strangers:  # each waits out a time limit
+    # Each waits out a time limit; of as many as MAX_STRANGERS at once some would be turned away for that.
+    with ThreadPoolExecutor(MAX_STRANGERS // 4) as strangers:
         answers = strangers.map(says, [port for _, port in ports for _ in words], [*words] * len(ports))
         assert set(answers) == {b""}, "strangers get no answer"
         assert all(strangers.map(is_refused, meetings))

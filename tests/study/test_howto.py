@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import optuna
 
 from malletrain.study import trial_records
-from tests.study.tiny import ROOT, environment
+from tests.study.tiny import ROOT, run
 
 HOWTO = ROOT / "docs/how-to/study.md"
 
@@ -27,10 +25,7 @@ def test_the_how_tos_study_and_commands_run(tmp_path: Path) -> None:
     for words in commands:
         if words[2] == "run" and "--local" not in words:
             continue
-        done = subprocess.run(
-            [sys.executable, "-c", "import malletrain.cli.main as m; m.main()", *words[1:]],
-            capture_output=True, text=True, timeout=600, check=False, env=environment(), cwd=tmp_path,
-        )  # fmt: skip
+        done = run(words[1:], tmp_path)
         assert done.returncode == 0, (words, done.stderr)
 
 

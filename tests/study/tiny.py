@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from malletrain.study import storage, trial_records
+from tests import forked_program
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -65,11 +66,16 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
-def call(verb: str, path: Path, *options: str, timeout: float = 600.0) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(verb, path, *options), capture_output=True, text=True, timeout=timeout, check=False,
-        env=environment(), cwd=path.parent,
-    )  # fmt: skip
+def call(verb: str, path: Path, *options: str, timeout: float = 600.0) -> forked_program.Ended:
+    return run(["study", verb, str(path), *options], path.parent, timeout)
+
+
+def run(words: Sequence[str], folder: Path, timeout: float = 600.0) -> forked_program.Ended:
+    """`malletrain WORDS`, in a folder."""
+    imports = ["malletrain.cli.study"]
+    return forked_program.run(
+        "malletrain.cli.main", words, env=environment(), cwd=folder, timeout=timeout, imports=imports
+    )
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
