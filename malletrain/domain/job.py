@@ -112,6 +112,12 @@ class Curve:
             below_n, below_rate = n, rate
         return below_rate
 
+    @property
+    def of_one(self) -> float:
+        """Throughput on one node, never 0: where it is, the first positive point's share; 1 where nothing trains."""
+        nodes, rate = next(((n, rate) for n, rate in self.points if rate > 0), (1, 1.0))
+        return self.throughput(1) or rate / nodes
+
     def best_size(self, most: int) -> int:
         """The fewest nodes up to `most` with the highest throughput: more are of no use."""
         sizes = [n for n, _ in self.points if n <= most]

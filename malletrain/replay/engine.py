@@ -31,7 +31,7 @@ from malletrain.replay.pilot_rules import HoleRecords, MultiNodeTasks, Turns, ch
 from malletrain.replay.policy_inputs import ClassesOfNodes, RatesByClass
 from malletrain.replay.result import Cause, Log, Result, Totals
 from malletrain.replay.scoring.ideal import Ideal
-from malletrain.replay.sizer import PolicySizer, SizeBounds, demand, rate_of_one, speedups, trained_curve
+from malletrain.replay.sizer import PolicySizer, SizeBounds, demand, speedups, trained_curve
 from malletrain.replay.traces.trace import BUSY, IDLE
 from malletrain.replay.workload import TrainingJob
 
@@ -67,7 +67,7 @@ class Engine:
         self.speedup = np.zeros((n, max(most, default=0) + 1))
         for j, row in enumerate(by_job):
             self.speedup[j, : len(row)] = row
-        self.unit = np.array([rate_of_one(each) for each in jobs])
+        self.unit = np.array([each.curve.of_one for each in jobs])
         self.total = np.array([math.inf if e.job.total_samples is None else e.job.total_samples for e in jobs])
         self.activate = np.array([each.costs.activate_s for each in jobs])
         self.grow = np.array([each.costs.grow_s for each in jobs])

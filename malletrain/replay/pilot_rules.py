@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from malletrain.decide.limits import Waits, on_turn_or_starving
 from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import leaving_costs, with_whole_tasks
-from malletrain.replay.sizer import rate_of_one
 from malletrain.replay.workload import TrainingJob
 from malletrain.sizing.whole_tasks import tasks_kept, unbroken_sizes
 
@@ -210,7 +209,7 @@ def cheapest_pilots(
     for number, begin, count in zip(numbers.tolist(), first.tolist(), counts.tolist(), strict=True):
         each = jobs[number]
         lost = np.array(leaving_costs(each.curve.throughput, count, each.job.min_nodes))
-        cost[order[begin : begin + count]] = each.job.weight * lost / rate_of_one(each)
+        cost[order[begin : begin + count]] = each.job.weight * lost / each.curve.of_one
     if task is not None:
         cost = np.array(with_whole_tasks(cost.tolist(), task.tolist()))
     return nodes[np.lexsort((nodes, cost))[:missing]]

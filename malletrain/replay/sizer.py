@@ -220,7 +220,7 @@ class PolicySizer:
     def _urgent(
         self, live: Sequence[int], demands: Sequence[JobDemand], left: Callable[[int], float]
     ) -> list[JobDemand]:
-        rests = [left(j) / rate_of_one(self._jobs[j]) for j in live]
+        rests = [left(j) / self._jobs[j].curve.of_one for j in live]
         if self.choice.objective is Objective.SRPT:
             urgencies = urgencies_by_rank(rests)
         else:
@@ -326,7 +326,7 @@ def demand(each: TrainingJob, count: int) -> JobDemand:
         max=each.job.max_nodes,
         curve=each.curve,
         sizes=each.job.sizes,
-        weight=each.job.weight / rate_of_one(each),
+        weight=each.job.weight / each.curve.of_one,
         grow_s=each.costs.grow_s,
         shrink_s=each.costs.shrink_s,
         activate_s=each.costs.activate_s,
@@ -335,18 +335,9 @@ def demand(each: TrainingJob, count: int) -> JobDemand:
     )
 
 
-def rate_of_one(each: TrainingJob) -> float:
-    """Samples/s on one node, by which speed-ups are counted; where the curve has none, the first point's share."""
-    one = each.curve.throughput(1)
-    if one > 0:
-        return one
-    nodes, rate = next(((n, r) for n, r in each.curve.points if r > 0), (1, 1.0))
-    return rate / nodes
-
-
 def speedups(each: TrainingJob, most: int, trained: Curve | None = None) -> NDArray[np.float64]:
     """O(k)/O(1) for k = 0..most; 0 where the job may not run on k nodes. `trained`: O(k), where it is not that of the
     job's own batch; O(1) always is."""
-    unit, curve = rate_of_one(each), trained or each.curve
+    unit, curve = each.curve.of_one, trained or each.curve
     rates = [curve.throughput(k) / unit if each.job.permits(k) else 0.0 for k in range(most + 1)]
     return np.array(rates)

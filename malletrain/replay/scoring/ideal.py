@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.replay.sizer import demand, rate_of_one, speedups, trained_curve
+from malletrain.replay.sizer import demand, speedups, trained_curve
 from malletrain.replay.workload import TrainingJob
 from malletrain.sizing.knapsack import solve
 from malletrain.sizing.problem import Problem
@@ -57,7 +57,7 @@ class Ideal:
 
     def _solve(self, live: tuple[int, ...], nodes: int) -> float:
         demands = [
-            replace(demand(each, 0), curve=trained_curve(each, None), weight=1.0 / rate_of_one(each), activate_s=0.0)
+            replace(demand(each, 0), curve=trained_curve(each, None), weight=1.0 / each.curve.of_one, activate_s=0.0)
             for each in map(self._jobs.__getitem__, live)
         ]
         return solve(value_table(Problem(1.0, nodes, tuple(demands))), nodes).objective
