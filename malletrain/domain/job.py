@@ -86,12 +86,8 @@ class Profile(StrEnum):
     NONE = "none"  #: not at all: it is taken to scale perfectly
     PASSIVE = "passive"  #: from the sizes that it gets anyway
     ACTIVE = "active"  #: sizes that are worth knowing are tried
+    DOWNWARD = "downward"  #: each halving of its first size is tried, from large to small (MalleTrain's order)
     GIVEN = "given"  #: its owner's curve is believed
-
-    @classmethod
-    def _missing_(cls, value: object) -> Profile | None:
-        """`downward`, which is gone, tried sizes too: journals have jobs that asked for it."""
-        return cls.ACTIVE if value == "downward" else None
 
 
 @dataclass(frozen=True, slots=True)
