@@ -351,7 +351,7 @@ def _candidates(
 
 
 def _thinned(sizes: Sequence[int], candidates: Sequence[int], fit: CurveFit) -> list[int]:
-    """Enough sizes to see where the best lies: all up to 16, then steps of a ninth, and the candidates."""
+    """Enough sizes to see where the best lies: all up to 16, then those an eighth apart, and the candidates."""
     return sorted({*candidates, *thinned(sizes, 16), *(m.nodes for m in fit.measured if m.nodes in set(sizes))})
 
 
