@@ -71,7 +71,7 @@ class JobBody(Body):
         Field(max_length=1024),
     ] = None
     total_samples: Annotated[float, Field(gt=0, le=1e18)] | None = None
-    profile: Literal["", "none", "passive", "active", "given"] = ""
+    profile: Literal["", "none", "passive", "active", "downward", "given"] = ""
     key: Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9._-]*$")] = ""
     batch_min: Batch | None = None
     batch_max: Batch | None = None

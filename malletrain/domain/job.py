@@ -86,12 +86,8 @@ class Profile(StrEnum):
     NONE = "none"  #: not at all: it is taken to scale perfectly
     PASSIVE = "passive"  #: from the sizes that it gets anyway
     ACTIVE = "active"  #: sizes that are worth knowing are tried
+    DOWNWARD = "downward"  #: each halving of its first size is tried, from large to small (MalleTrain's order)
     GIVEN = "given"  #: its owner's curve is believed
-
-    @classmethod
-    def _missing_(cls, value: object) -> Profile | None:
-        """`downward`, which is gone, tried sizes too: journals have jobs that asked for it."""
-        return cls.ACTIVE if value == "downward" else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +107,12 @@ class Curve:
                 return below_rate + (rate - below_rate) * (nodes - below_n) / (n - below_n)
             below_n, below_rate = n, rate
         return below_rate
+
+    @property
+    def of_one(self) -> float:
+        """Throughput on one node, never 0: where it is, the first positive point's share; 1 where nothing trains."""
+        nodes, rate = next(((n, rate) for n, rate in self.points if rate > 0), (1, 1.0))
+        return self.throughput(1) or rate / nodes
 
     def best_size(self, most: int) -> int:
         """The fewest nodes up to `most` with the highest throughput: more are of no use."""

@@ -16,6 +16,9 @@ them. Probes are training: a job is given the size for a few windows, through th
    gets them. A job that takes its bonus is locked there until its windows are full, its nodes are lost, or patience
    ends. Nodes under probe are capped; of an application without measurements one job at a time is probed, for all
    of them: a wave of new jobs does not starve the others.
+
+With `Profile.DOWNWARD` a job is profiled as MalleTrain has it, whatever it is worth: it begins as large as the sizing
+has it, and each halving down to its smallest size is measured, since shrinking is the cheaper change.
 """
 
 from __future__ import annotations
@@ -32,6 +35,9 @@ from malletrain.learn.curve import PRIOR_JOBS, CurveFit
 from malletrain.learn.prior_jobs import PriorJobs
 from malletrain.learn.value_of_information import InformationValue, information_values
 from malletrain.sizing.values import alpha_fair, thinned
+
+#: How a job is profiled for which sizes are tried.
+TRYING = frozenset({Profile.ACTIVE, Profile.DOWNWARD})
 
 #: Most jobs that are considered for a probe in one decision; each costs about a millisecond.
 MAX_JOBS_CONSIDERED = 64
@@ -201,7 +207,7 @@ def advise(jobs: Sequence[Candidate], market: Market) -> Advice:
     free = nodes
     for job in sorted(jobs, key=lambda j: j.id):
         probe = job.known.probe
-        if probe is None or job.profile is not Profile.ACTIVE:
+        if probe is None or job.profile not in TRYING:
             continue
         over = probe_end_reason(probe, job.current, now, rules)
         if not over and (probe.nodes not in job.sizes or probe.nodes > free):
@@ -215,7 +221,7 @@ def advise(jobs: Sequence[Candidate], market: Market) -> Advice:
         free -= probe.nodes
         room -= probe.nodes
         extra -= max(0, probe.nodes - job.current)
-    idle = [job for job in jobs if job.id not in locked and job.profile is Profile.ACTIVE]
+    idle = [job for job in jobs if job.id not in locked and job.profile in TRYING]
     # Those with the fewest measured sizes first: they have the most to learn.
     idle.sort(key=lambda job: (len(job.known.windows), job.id))
     for job in idle[:MAX_JOBS_CONSIDERED]:
@@ -255,6 +261,8 @@ def _proposals(job: Candidate, market: Market, siblings: int, extra: int) -> tup
     tries = known.tries(now)
     if tries.total() >= rules.each:
         return [], f"has had its {rules.each} probes of this hour"
+    if job.profile is Profile.DOWNWARD:
+        return _downward(job, market, tries)
     near = sizes_near(known.windows, job.current)
     if len(near) >= ENOUGH_NEAR_SIZES:
         return [], f"known well enough: {len(near)} sizes are measured near {job.current or max(near)} nodes"
@@ -290,6 +298,42 @@ def _proposals(job: Candidate, market: Market, siblings: int, extra: int) -> tup
     return wishes, "" if wishes else f"known well enough: no size is worth measuring (best {best})"
 
 
+def _downward(job: Candidate, market: Market, tries: Mapping[int, int]) -> tuple[list[ProbeProposal], str]:
+    """The next size on the way from large to small; or none, and why."""
+    if job.known.prior_jobs is not None:
+        return [], "known well enough: jobs of its application have been measured"
+    size = next_size_down(job.sizes, job.known.windows, market.rules.windows, tries)
+    if size is None:
+        return [], "known well enough: it was measured down to its smallest size"
+    worth_of = {n: market.utility(job.curve.throughput(n)) for n in job.sizes if n <= market.nodes}
+    if size not in worth_of:
+        return [], f"{size} nodes are not to be had"
+    scale = max(worth_of.values())
+    moved = abs(size - job.current) * market.price / job.weight * job.costs.activate_s
+    resizes = (job.costs.grow_s + job.costs.shrink_s) * scale + 2 * moved
+    # All that it trains less is given back, as if its nodes were worth nothing to others: it is measured in any case.
+    worth = MIN_RELATIVE_GAIN * scale * market.horizon_s
+    bonus = ((scale - worth_of[size]) * market.horizon_s + resizes + worth) * job.weight
+    return [ProbeProposal(job.id, size, worth, bonus, f"next {size} nodes, on its way from large to small")], ""
+
+
+def next_size_down(
+    sizes: Sequence[int], measured: Mapping[int, int], windows: int, tries: Mapping[int, int]
+) -> int | None:
+    """The next size of `sizes` (ascending) to measure from large to small: at most half of the one before; None after
+    the smallest. `measured`, `tries`: windows of training and probes so far by size; one in vain is passed over.
+    """
+    last = max((n for n, count in measured.items() if count >= windows), default=None)
+    while last is not None:
+        below = [n for n in sizes if n <= last // 2] or [n for n in sizes[:1] if n < last]
+        if not below:
+            return None
+        last = below[-1]
+        if measured.get(last, 0) < windows and tries.get(last, 0) < MAX_TRIES_PER_SIZE:
+            return last
+    return None
+
+
 def _candidates(
     job: Candidate, sizes: Sequence[int], extra: int, tries: Mapping[int, int], rules: ProbeRules
 ) -> list[int]:
@@ -307,7 +351,7 @@ def _candidates(
 
 
 def _thinned(sizes: Sequence[int], candidates: Sequence[int], fit: CurveFit) -> list[int]:
-    """Enough sizes to see where the best lies: all up to 16, then steps of a ninth, and the candidates."""
+    """Enough sizes to see where the best lies: all up to 16, then those an eighth apart, and the candidates."""
     return sorted({*candidates, *thinned(sizes, 16), *(m.nodes for m in fit.measured if m.nodes in set(sizes))})
 
 

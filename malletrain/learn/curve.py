@@ -17,7 +17,6 @@ from itertools import accumulate
 from statistics import median
 
 import numpy as np
-from numpy.typing import NDArray
 
 from malletrain.domain.job import Curve, ThroughputSample
 from malletrain.learn.curve_families import Scaling, grid, width_factor
@@ -30,8 +29,7 @@ from malletrain.learn.gaussian_process import (
 )
 from malletrain.learn.prior_jobs import MISFITS, Evidence, PriorJobs, kinds
 from malletrain.learn.samples import by_class, consistent_rates, scaling_of, since_drift, valid_samples
-
-Floats = NDArray[np.float64]
+from malletrain.sizing.values import Floats, Ints
 
 #: Noise of a size's level where it was seen too seldom to tell, relative.
 ASSUMED_NOISE = 0.02
@@ -92,7 +90,7 @@ class _MixturePart:
     """The likely shapes of one kind with one misfit, their weights, and the points that they are bent to."""
 
     weight: Floats
-    shape: NDArray[np.int64]
+    shape: Ints
     misfit: float
     points: Points
 
@@ -285,7 +283,7 @@ def _median(weight: Floats, mean: Floats, sigma: Floats) -> Floats:
     return normal_quantile(weight, mean, sigma, 0.5)
 
 
-def _resampled(weight: Floats, count: int) -> NDArray[np.int64]:
+def _resampled(weight: Floats, count: int) -> Ints:
     """`count` places drawn in proportion to their weights, which add up to 1 (systematic resampling)."""
     at = (np.arange(count) + 0.5) / count
     return np.searchsorted(np.cumsum(weight), at).clip(max=len(weight) - 1)
@@ -360,7 +358,7 @@ def _fit(
     measured: tuple[MeasuredSize, ...], noise: float, prior_jobs: PriorJobs | None, scaling: Scaling | None = None
 ) -> CurveFit:
     own = Points.of([(0, [(m.nodes, m.rate, m.windows, noise) for m in measured])])
-    found: list[tuple[Floats, NDArray[np.int64], Points, bool]] = []
+    found: list[tuple[Floats, Ints, Points, bool]] = []
     for kind in kinds(prior_jobs, scaling):
         points = own.and_also(kind.points)
         table = grid().log_shape(points.nodes)[kind.shape]

@@ -28,9 +28,8 @@ from enum import StrEnum
 from functools import cache, lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from malletrain.sizing.values import Floats, Ints
 
 
 class Scaling(StrEnum):
@@ -52,7 +51,7 @@ class Grid:
     """All shapes of all families: family and parameters of each, and its prior probability."""
 
     names: tuple[str, ...]
-    family: NDArray[np.int64]
+    family: Ints
     prior: Floats
     _parts: tuple[tuple[Callable[[Floats, Floats, Floats], Floats], Floats, Floats], ...]
 

@@ -20,10 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from malletrain.sizing.values import Floats, Ints
 
 #: Standard deviation of a job's level, around the mean of its own points: wide enough to be no knowledge.
 LEVEL_SIGMA = 30.0

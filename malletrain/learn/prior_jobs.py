@@ -15,13 +15,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from malletrain.domain.job import MalleableJob
 from malletrain.learn.curve_families import Scaling, grid
 from malletrain.learn.gaussian_process import Points, log_likelihoods
-
-Floats = NDArray[np.float64]
+from malletrain.sizing.values import Floats, Ints
 
 #: Most earlier jobs that are kept of each application.
 MAX_PRIOR_JOBS = 8
@@ -53,7 +51,7 @@ class Kind:
     """A hypothesis about a job: its shapes (indices into the grid) with each misfit (rows) and their log probability
     before the job has shown anything; the points of other jobs that it is like; its own log probability."""
 
-    shape: NDArray[np.int64]
+    shape: Ints
     log_weight: Floats
     points: Points
     log_prior: float
@@ -85,7 +83,7 @@ _NO_POINTS = Points.of([])
 
 
 @lru_cache(maxsize=3)
-def _unconditional(scaling: Scaling | None = None) -> tuple[NDArray[np.int64], Floats]:
+def _unconditional(scaling: Scaling | None = None) -> tuple[Ints, Floats]:
     prior = np.log(np.outer(MISFIT_PROBABILITIES, grid().prior_with(scaling)) + 1e-300)
     return np.arange(len(grid().prior), dtype=np.int64), prior
 
@@ -107,7 +105,7 @@ def _sorted(jobs: tuple[Evidence, ...]) -> tuple[tuple[Evidence, ...], ...]:
 
 
 @lru_cache(maxsize=256)
-def _posterior(jobs: tuple[Evidence, ...]) -> tuple[NDArray[np.int64], Floats, Points]:
+def _posterior(jobs: tuple[Evidence, ...]) -> tuple[Ints, Floats, Points]:
     """The shapes that explain jobs of one kind, their log probabilities by misfit, and the jobs' points."""
     points = Points.of([(i + 1, list(job)) for i, job in enumerate(jobs)])
     shape = grid().log_shape(points.nodes)
@@ -117,7 +115,7 @@ def _posterior(jobs: tuple[Evidence, ...]) -> tuple[NDArray[np.int64], Floats, P
     return likely, kept - _log_sum(kept), points
 
 
-def _evidence(shape: NDArray[np.int64], log_weight: Floats, points: Points, own: Points) -> float:
+def _evidence(shape: Ints, log_weight: Floats, points: Points, own: Points) -> float:
     """Log probability of what a job measured, given the points of others."""
     everything = own.and_also(points)
     table = grid().log_shape(everything.nodes)[shape]

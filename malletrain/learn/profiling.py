@@ -72,8 +72,9 @@ def _within(
     demand: JobDemand, view: JobView, known: JobKnowledge, share: int, factor: int, rules: ProbeRules
 ) -> JobDemand:
     """The demand without sizes beyond `factor` times what was measured. `share`: the job's fair part of the nodes."""
-    if profile_of(view, rules) in (Profile.NONE, Profile.GIVEN):
-        return demand
+    profile, fresh = profile_of(view, rules), known.fit is None and known.prior_jobs is None
+    if profile in (Profile.NONE, Profile.GIVEN) or (profile is Profile.DOWNWARD and fresh):
+        return demand  # downward is from large to small
     most = min(demand.max, advisor.max_explored_size(known, demand.min, demand.current, share, factor))
     return replace(demand, max=most, sizes=tuple(k for k in demand.sizes if k <= most) or demand.sizes[:1])
 
@@ -92,7 +93,7 @@ def advice_for(
         for demand in problem.jobs
         if int(demand.id) in known
     ]
-    if not any(c.profile is Profile.ACTIVE and (c.known.fit or c.known.probe) for c in candidates):
+    if not any(c.profile in advisor.TRYING and (c.known.fit or c.known.probe) for c in candidates):
         return Advice(reasons={c.id: "not measured yet: its first size will be" for c in candidates})
     price = 0.0
     if problem.horizon_s:

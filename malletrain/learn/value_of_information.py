@@ -21,12 +21,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from malletrain.learn.curve import CurveFit
-from malletrain.sizing.values import alpha_fair
-
-Floats = NDArray[np.float64]
+from malletrain.sizing.values import Floats, alpha_fair
 
 #: Most outcomes of a measurement that are distinguished, and from how many standard deviations on they are.
 MAX_OUTCOMES = 64

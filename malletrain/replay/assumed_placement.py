@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from malletrain.replay.traces import JobRecords
+from malletrain.sizing.values import Ints
 
-Ints = NDArray[np.int64]
 Nodes = NDArray[np.int32]
 
 

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE, JobRecords
+from malletrain.sizing.values import Bools, Floats, Ints
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Nodes = NDArray[np.int32]
 States = NDArray[np.int8]
 
@@ -153,11 +152,11 @@ def _running_sum(delta: Nodes, begins: Ints, sizes: Ints) -> Ints:
     return total
 
 
-def _first_of_each(node: Nodes) -> NDArray[np.bool_]:
+def _first_of_each(node: Nodes) -> Bools:
     return np.append(True, node[1:] != node[:-1]) if len(node) else np.empty(0, np.bool_)
 
 
-def _last_of_each(node: Nodes, time: Floats) -> NDArray[np.bool_]:
+def _last_of_each(node: Nodes, time: Floats) -> Bools:
     """Of several rows of a node at one moment the last."""
     if not len(node):
         return np.empty(0, np.bool_)

@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from time import perf_counter
 
 import numpy as np
-from numpy.typing import NDArray
 
 from malletrain.decide.holes import limit_s, split_reserve
 from malletrain.decide.multi_node_pilots import LEAST_STAY_S, make_room, pilot_width
@@ -31,11 +30,10 @@ from malletrain.replay.pilot_rules import HoleRecords, MultiNodeTasks, Turns, ch
 from malletrain.replay.policy_inputs import ClassesOfNodes, RatesByClass
 from malletrain.replay.result import Cause, Log, Result, Totals
 from malletrain.replay.scoring.ideal import Ideal
-from malletrain.replay.sizer import PolicySizer, SizeBounds, demand, rate_of_one, speedups, trained_curve
+from malletrain.replay.sizer import PolicySizer, SizeBounds, demand, speedups, trained_curve
 from malletrain.replay.traces.trace import BUSY, IDLE
 from malletrain.replay.workload import TrainingJob
-
-Ints = NDArray[np.int64]
+from malletrain.sizing.values import Floats, Ints
 
 #: A job whose rest takes less than so many seconds is done: a float of Unix seconds resolves a quarter of that.
 _RESOLUTION_S = 1e-6
@@ -67,7 +65,7 @@ class Engine:
         self.speedup = np.zeros((n, max(most, default=0) + 1))
         for j, row in enumerate(by_job):
             self.speedup[j, : len(row)] = row
-        self.unit = np.array([rate_of_one(each) for each in jobs])
+        self.unit = np.array([each.curve.of_one for each in jobs])
         self.total = np.array([math.inf if e.job.total_samples is None else e.job.total_samples for e in jobs])
         self.activate = np.array([each.costs.activate_s for each in jobs])
         self.grow = np.array([each.costs.grow_s for each in jobs])
@@ -234,8 +232,8 @@ class Engine:
             return math.inf
         return min(self.sizer.review_at, self._again_at, self._turn_at, self._room_at)
 
-    def _samples(self, live: Ints) -> NDArray[np.float64]:
-        samples: NDArray[np.float64] = self.done[live] * self.unit[live]
+    def _samples(self, live: Ints) -> Floats:
+        samples: Floats = self.done[live] * self.unit[live]
         return samples
 
     def _tick_after(self, now: float) -> float:
@@ -629,7 +627,7 @@ class Engine:
             self._begin(np.concatenate(taken), jobs[some], counts[some])
         return len(some) > 0
 
-    def _cohorts(self) -> NDArray[np.float64]:
+    def _cohorts(self) -> Floats:
         """When each node became idle; the daemon tells that apart for wide pilots only."""
         if self._holes is None or self._tasks.width == 1:
             return np.zeros(len(self.state))

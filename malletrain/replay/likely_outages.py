@@ -11,12 +11,10 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 
 import numpy as np
-from numpy.typing import NDArray
 
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.traces.trace import DOWN, IDLE
-
-Floats = NDArray[np.float64]
+from malletrain.sizing.values import Bools, Floats
 
 #: From this share of the nodes on the machine counts as standing still, for so long at least (seconds).
 STANDSTILL_SHARE = 0.9
@@ -147,7 +145,7 @@ def _usual(share: Floats, lasts: Floats) -> float:
     return float(share[order][np.searchsorted(passed, passed[-1] / 2)]) if len(passed) else 0.0
 
 
-def _spans(trace: ClusterTrace, holds: NDArray[np.bool_]) -> list[tuple[float, float, slice]]:
+def _spans(trace: ClusterTrace, holds: Bools) -> list[tuple[float, float, slice]]:
     """Times during which something holds without a break, and their steps."""
     edge = np.diff(np.concatenate([[False], holds, [False]]).astype(np.int8))
     times = np.append(trace.time, trace.end)

@@ -11,17 +11,13 @@ from itertools import groupby
 from operator import itemgetter
 
 import numpy as np
-from numpy.typing import NDArray
 
 from malletrain.decide.limits import Waits, on_turn_or_starving
 from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import leaving_costs, with_whole_tasks
-from malletrain.replay.sizer import rate_of_one
 from malletrain.replay.workload import TrainingJob
+from malletrain.sizing.values import Bools, Floats, Ints
 from malletrain.sizing.whole_tasks import tasks_kept, unbroken_sizes
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 #: Sums of widths that are kept.
 MAX_KNOWN_SUMS = 1 << 14
@@ -38,7 +34,7 @@ class MultiNodeTasks:
         self._next = self._count = 0
         #: How many nodes each task of a job holds, by job.
         self._widths: dict[int, dict[int, int]] = {}
-        self._known: dict[tuple[tuple[int, ...], int, int, int, int], NDArray[np.bool_]] = {}
+        self._known: dict[tuple[tuple[int, ...], int, int, int, int], Bools] = {}
 
     def __len__(self) -> int:
         """How many tasks there are."""
@@ -81,7 +77,7 @@ class MultiNodeTasks:
             return np.empty(0, np.int64)
         return np.setdiff1d(np.flatnonzero(np.isin(self.of, self.of[nodes])), nodes)
 
-    def allowed(self, live: Sequence[int], least: Sequence[int], most: Sequence[int]) -> dict[int, NDArray[np.bool_]]:
+    def allowed(self, live: Sequence[int], least: Sequence[int], most: Sequence[int]) -> dict[int, Bools]:
         """By place in `live`, of jobs that cannot take any size: which of the sizes 0..`most[job]` do not break up a
         task, growing by whole ones. `least`: the fewest nodes of each job."""
         found = {}
@@ -91,7 +87,7 @@ class MultiNodeTasks:
                 found[place] = self._sums(own, least[job], most[job])
         return found
 
-    def _sums(self, widths: tuple[int, ...], least: int, most: int) -> NDArray[np.bool_]:
+    def _sums(self, widths: tuple[int, ...], least: int, most: int) -> Bools:
         """Which sizes of 0..`most` are sums of some of `widths`, or all of them and more tasks."""
         key = widths, self.width, self.narrowest, least, most
         known = self._known.get(key)
@@ -129,7 +125,7 @@ class Turns:
         self._max_wait_s, self._turn_s = rules.max_wait_s, rules.turn_s
         self.changed: Floats = np.array([each.job.submitted_at for each in jobs])
         self.waited: Floats = np.zeros(len(jobs))
-        self._had: NDArray[np.bool_] = np.zeros(len(jobs), np.bool_)
+        self._had: Bools = np.zeros(len(jobs), np.bool_)
 
     def note(self, live: Ints, held: Ints, now: float, seen_at: float) -> bool:
         """What the jobs `live` hold now; returns whether one has nodes that had none, or none that had some.
@@ -180,13 +176,13 @@ class HoleRecords:
         self._is_open = np.zeros(nodes, np.bool_)
         self._due = math.inf
 
-    def change(self, at: float, idle: NDArray[np.bool_], look_at: float) -> None:
+    def change(self, at: float, idle: Bools, look_at: float) -> None:
         """Nodes change at `at`, and were `idle` or not until then; the daemon sees it when it looks at `look_at`."""
         if self._due < at:
             self.look(idle, self._due)
         self._due = look_at
 
-    def look(self, idle: NDArray[np.bool_], at: float) -> None:
+    def look(self, idle: Bools, at: float) -> None:
         """The daemon looks at `at` (seconds), at the latest, and sees which nodes are idle or held by pilots."""
         if at < self._due:
             return
@@ -210,7 +206,7 @@ def cheapest_pilots(
     for number, begin, count in zip(numbers.tolist(), first.tolist(), counts.tolist(), strict=True):
         each = jobs[number]
         lost = np.array(leaving_costs(each.curve.throughput, count, each.job.min_nodes))
-        cost[order[begin : begin + count]] = each.job.weight * lost / rate_of_one(each)
+        cost[order[begin : begin + count]] = each.job.weight * lost / each.curve.of_one
     if task is not None:
         cost = np.array(with_whole_tasks(cost.tolist(), task.tolist()))
     return nodes[np.lexsort((nodes, cost))[:missing]]

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from malletrain.decide.limits import affordable_nodes
 from malletrain.decide.rules import AccountBudget, Period
@@ -21,6 +20,7 @@ from malletrain.replay.workload import TrainingJob
 from malletrain.sizing.class_values import RatesOnClasses, class_table
 from malletrain.sizing.constraints import cap
 from malletrain.sizing.problem import JobDemand, LinearLimit, NodeBudget, OnClasses, Problem, Synchronous
+from malletrain.sizing.values import Floats
 
 _BUDGET = re.compile(r"(?:(?P<account>[^=/\s]+)=)?(?P<hours>\d+(?:\.\d+)?)/(?P<period>day|week|month)$")
 
@@ -48,7 +48,7 @@ class BudgetAccounts:
 
     def __init__(self, budgets: Sequence[AccountBudget], jobs: Sequence[TrainingJob]) -> None:
         self._budgets, self._jobs = budgets, jobs
-        self._begun: dict[str, tuple[float, NDArray[np.float64]]] = {}
+        self._begun: dict[str, tuple[float, Floats]] = {}
         self._submitted = [submitted_work(each.job, each.curve, 0.0, _whole_work_s(each)) for each in jobs]
 
     def next_review(self, now: float, horizon_s: float) -> float:
@@ -59,7 +59,7 @@ class BudgetAccounts:
         self,
         live: Sequence[int],
         demands: Sequence[JobDemand],
-        used: NDArray[np.float64],
+        used: Floats,
         left: Callable[[int], float],
         now: float,
         horizon_s: float,
@@ -90,7 +90,7 @@ class BudgetAccounts:
             )
         return tuple(caps), tuple(budgets)
 
-    def _spent(self, budget: AccountBudget, used: NDArray[np.float64], now: float) -> float:
+    def _spent(self, budget: AccountBudget, used: Floats, now: float) -> float:
         began = budget.period.begin(now)
         if budget.name not in self._begun or self._begun[budget.name][0] < began:
             before = used.copy() if budget.name in self._begun else np.zeros_like(used)
@@ -110,8 +110,6 @@ def _whole_work_s(each: TrainingJob) -> float:
     one, total = each.curve.throughput(1), each.job.total_samples
     return total / one if total is not None and one > 0 else 0.0
 
-
-Ints = NDArray[np.int64]
 
 _NODE_CLASS = re.compile(r"(?P<name>[^=\s]+)=(?P<first>\d{1,7}):(?P<last>\d{1,7})(?:@(?P<speed>\d+(?:\.\d+)?))?$")
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from malletrain.sizing.values import Floats, Ints
+
 #: A year has millions of moments, and tens of millions of pilots.
 Counts = NDArray[np.int32]
 Table = TypeVar("Table", "PilotTable", "Columns")

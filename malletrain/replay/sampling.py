@@ -17,15 +17,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import numpy as np
-from numpy.typing import NDArray
 
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.parts import RUN_IN_S
 from malletrain.replay.result import Columns, Result, Totals, integral, joined
 from malletrain.replay.scoring.ideal import Ideal
 from malletrain.replay.workload import TrainingJob
-
-Floats = NDArray[np.float64]
+from malletrain.sizing.values import Bools, Floats
 
 DAY_S = 86_400.0
 #: Days that are drawn of a run of neighbours.
@@ -44,7 +42,7 @@ class Sample:
 
     begin: Floats
     end: Floats
-    drawn: NDArray[np.bool_]
+    drawn: Bools
     seed: int
 
     @property

@@ -7,7 +7,6 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from malletrain.decide.rules import AccountBudget
 from malletrain.domain.decision import SizingStatus
@@ -22,9 +21,7 @@ from malletrain.sizing.objective import Objective, alpha_of, urgencies_by_rank, 
 from malletrain.sizing.policy import Need, Policy, require_inputs
 from malletrain.sizing.problem import Due, JobDemand, Problem, Sizes, Value
 from malletrain.sizing.registry import policy as registered
-from malletrain.sizing.values import ValueRowCache, value_table
-
-Ints = NDArray[np.int64]
+from malletrain.sizing.values import Bools, Floats, Ints, ValueRowCache, value_table
 
 #: BFTrainer's published default, kept for comparison (facts of its repository; here 120 to 600 s pay best).
 BFTRAINER_HORIZON_S = 10.0
@@ -40,7 +37,7 @@ class SizeBounds:
     """By place in `live`: `allowed`, which of the sizes 0, 1, ... a job may have now, where not all; `must`, which
     jobs must have nodes before anything that others gain."""
 
-    allowed: Mapping[int, NDArray[np.bool_]]
+    allowed: Mapping[int, Bools]
     must: frozenset[int]
 
 
@@ -118,7 +115,7 @@ class PolicySizer:
         self.choice, self._jobs = choice, jobs
         self._budgets = BudgetAccounts(budgets, jobs) if budgets else None
         #: Node-seconds that each job has held so far; for budgets.
-        self.used: Callable[[], NDArray[np.float64]] | None = None
+        self.used: Callable[[], Floats] | None = None
         #: When it is to be asked again though nothing has changed (Unix seconds).
         self.review_at = math.inf
         self._demands: dict[tuple[int, int], JobDemand] = {}
@@ -127,7 +124,7 @@ class PolicySizer:
         #: What time it is (Unix seconds), for policies that keep deadlines.
         self.clock: Callable[[], float] | None = None
         self._cache = ValueRowCache()
-        self._bounded: dict[tuple[int, int, int], tuple[JobDemand, NDArray[np.bool_]]] = {}
+        self._bounded: dict[tuple[int, int, int], tuple[JobDemand, Bools]] = {}
         self._answers: dict[Hashable, tuple[list[int], SizeBounds | None]] = {}
         # A replay has no side constraints: the core is asked at once.
         self._is_knapsack = self._policy.is_knapsack and choice.objective not in BY_REST and self._budgets is None
@@ -155,9 +152,7 @@ class PolicySizer:
         sizes = size_within_constraints(self._policy, problem)[0].sizes
         return [sizes[self._jobs[j].job.id] for j in live]
 
-    def by_class(
-        self, classes: ClassesOfNodes, live: Sequence[int], held: NDArray[np.int64], supply: Sequence[int]
-    ) -> NDArray[np.int64]:
+    def by_class(self, classes: ClassesOfNodes, live: Sequence[int], held: Ints, supply: Sequence[int]) -> Ints:
         """New nodes of each class (columns) for each of `live` (rows), which hold `held`, when `supply` are there."""
         choice = self.choice
         demands = [self._demand(j, int(sum(mine))) for j, mine in zip(live, held.tolist(), strict=True)]
@@ -202,7 +197,7 @@ class PolicySizer:
         self._answers[key] = answer, bounds
         return answer
 
-    def _demand_within(self, j: int, count: int, may: NDArray[np.bool_] | None) -> JobDemand:
+    def _demand_within(self, j: int, count: int, may: Bools | None) -> JobDemand:
         """With the sizes that it may have now. The same each time, so that its values are those kept."""
         if may is None:
             return self._demand(j, count)
@@ -220,7 +215,7 @@ class PolicySizer:
     def _urgent(
         self, live: Sequence[int], demands: Sequence[JobDemand], left: Callable[[int], float]
     ) -> list[JobDemand]:
-        rests = [left(j) / rate_of_one(self._jobs[j]) for j in live]
+        rests = [left(j) / self._jobs[j].curve.of_one for j in live]
         if self.choice.objective is Objective.SRPT:
             urgencies = urgencies_by_rank(rests)
         else:
@@ -312,7 +307,7 @@ def _bounded(job: JobDemand, at: int, bounds: SizeBounds) -> JobDemand:
     return _with_sizes(job, bounds.allowed[at]) if at in bounds.allowed else job
 
 
-def _with_sizes(job: JobDemand, may: NDArray[np.bool_]) -> JobDemand:
+def _with_sizes(job: JobDemand, may: Bools) -> JobDemand:
     sizes = job.sizes or range(max(1, job.min), job.max + 1)
     return replace(job, sizes=tuple(k for k in sizes if may[min(k, len(may) - 1)]) or (0,))
 
@@ -326,7 +321,7 @@ def demand(each: TrainingJob, count: int) -> JobDemand:
         max=each.job.max_nodes,
         curve=each.curve,
         sizes=each.job.sizes,
-        weight=each.job.weight / rate_of_one(each),
+        weight=each.job.weight / each.curve.of_one,
         grow_s=each.costs.grow_s,
         shrink_s=each.costs.shrink_s,
         activate_s=each.costs.activate_s,
@@ -335,18 +330,9 @@ def demand(each: TrainingJob, count: int) -> JobDemand:
     )
 
 
-def rate_of_one(each: TrainingJob) -> float:
-    """Samples/s on one node, by which speed-ups are counted; where the curve has none, the first point's share."""
-    one = each.curve.throughput(1)
-    if one > 0:
-        return one
-    nodes, rate = next(((n, r) for n, r in each.curve.points if r > 0), (1, 1.0))
-    return rate / nodes
-
-
-def speedups(each: TrainingJob, most: int, trained: Curve | None = None) -> NDArray[np.float64]:
+def speedups(each: TrainingJob, most: int, trained: Curve | None = None) -> Floats:
     """O(k)/O(1) for k = 0..most; 0 where the job may not run on k nodes. `trained`: O(k), where it is not that of the
     job's own batch; O(1) always is."""
-    unit, curve = rate_of_one(each), trained or each.curve
+    unit, curve = each.curve.of_one, trained or each.curve
     rates = [curve.throughput(k) / unit if each.job.permits(k) else 0.0 for k in range(most + 1)]
     return np.array(rates)

@@ -34,7 +34,6 @@ from malletrain.sizing.values import (
     Bools,
     Floats,
     Ints,
-    Throughput,
     ValueTable,
     add_profiling_terms,
     gains,
@@ -138,7 +137,6 @@ def class_table(problem: Problem) -> ClassTable:
         np.concatenate([np.zeros(0), *kept_rates]),
         np.array([_rate_now(job, of_job, names) for job, of_job in zip(jobs, rates, strict=True)], dtype=np.float64),
         state,
-        Throughput(jobs),
     )
     here = _of_present_class(jobs, start, size, counts, names)
     add_profiling_terms(jobs, problem.nodes, start, size, value, here)

@@ -93,9 +93,10 @@ class ValueTable:
 
 
 def rates(problem: Problem, table: ValueTable) -> tuple[Floats, Floats]:
-    """Samples/s of every row, and of each job on one node (never 0: see `Throughput.of_one`)."""
-    curves = Throughput(problem.in_order())
-    return curves.at(table.row_job, table.size), curves.of_one(np.arange(len(table.ids), dtype=np.int64))
+    """Samples/s of every row, and of each job on one node, as `Curve.of_one` has it."""
+    jobs = problem.in_order()
+    of_one = np.array([job.curve.of_one for job in jobs], dtype=np.float64)
+    return Throughput(jobs).at(table.row_job, table.size), of_one
 
 
 def permitted_sizes(job: JobDemand, nodes: int) -> Ints:
@@ -168,14 +169,18 @@ def value_table(problem: Problem, cache: ValueRowCache | None = None) -> ValueTa
 
 def _rows(problem: Problem, jobs: tuple[JobDemand, ...]) -> tuple[Ints, Ints, Ints, Floats]:
     """Where each job's rows start, and the job, size and value of every row, but for what measuring is worth."""
-    start, row_job, size = _every_size(jobs, problem.nodes)
+    sizes = [permitted_sizes(job, problem.nodes) for job in jobs]
+    count = np.array([len(of_job) for of_job in sizes], dtype=np.int64)
+    start = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(count)))
+    row_job = np.repeat(np.arange(len(jobs), dtype=np.int64), count)
+    size = np.concatenate((np.zeros(0, dtype=np.int64), *sizes))
     current = np.array([job.current for job in jobs], dtype=np.int64)
     curves = Throughput(jobs)
     rate_now = curves.at(np.arange(len(jobs), dtype=np.int64), current)
     before = current[row_job]
     state = np.where(size > before, NEW, np.where(size < before, FEWER, SAME))
     rate = curves.at(row_job, size)
-    return start, row_job, size, gains(problem, jobs, row_job, rate, rate_now[row_job], rate_now, state, curves)
+    return start, row_job, size, gains(problem, jobs, row_job, rate, rate_now[row_job], rate_now, state)
 
 
 #: What a row is to its job: its present nodes, fewer of them, or some new ones.
@@ -190,12 +195,11 @@ def gains(
     kept_rate: Floats,
     rate_now: Floats,
     state: Ints,
-    curves: Throughput,
 ) -> Floats:
     """What rows are worth, but for what measuring is.
 
     Of each row its job, what it trains (samples/s), what those of its nodes train that the job has already, and its
-    state; of each job what it trains now, and its curve.
+    state; of each job what it trains now.
     """
     horizon, now = problem.horizon_s, rate_now[row_job]
     activate, doubt, weight = (
@@ -216,7 +220,7 @@ def gains(
     left = np.array([np.inf if j.remaining_samples is None else j.remaining_samples for j in jobs], dtype=np.float64)
     value = np.minimum(value, left[row_job])
     if problem.alpha > 0:
-        of_one = curves.of_one(np.arange(len(jobs), dtype=np.int64))
+        of_one = np.array([job.curve.of_one for job in jobs], dtype=np.float64)
         value = alpha_fair(value, horizon, of_one[row_job], problem.alpha)
     return np.asarray(value * weight[row_job])
 
@@ -270,23 +274,6 @@ def _charge_zero(jobs: tuple[JobDemand, ...], nodes: int, start: Ints, value: Fl
         value[start[must]] -= each * (len(locked) + 1)
 
 
-def _every_size(jobs: tuple[JobDemand, ...], nodes: int) -> tuple[Ints, Ints, Ints]:
-    """`permitted_sizes` of all jobs in a row: where each job starts, and the job and size of every row."""
-    low = np.maximum(np.array([job.min for job in jobs], dtype=np.int64), 1)
-    top = np.minimum(np.array([job.max for job in jobs], dtype=np.int64), nodes)
-    listed = {i: permitted_sizes(job, nodes) for i, job in enumerate(jobs) if job.sizes or job.locked is not None}
-    count = 1 + np.maximum(top - low + 1, 0)
-    for i, sizes in listed.items():
-        count[i] = len(sizes)
-    start = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(count)))
-    row_job = np.repeat(np.arange(len(jobs), dtype=np.int64), count)
-    size = np.arange(int(start[-1]), dtype=np.int64) + (low - 1 - start[:-1])[row_job]
-    size[start[:-1]] = 0
-    for i, sizes in listed.items():
-        size[start[i] : start[i + 1]] = sizes
-    return start, row_job, size
-
-
 def alpha_fair(value: Floats, horizon: float, rate_of_one: Floats, alpha: float) -> Floats:
     if horizon == 0:
         return np.zeros_like(value)
@@ -327,12 +314,3 @@ class Throughput:
             return np.zeros(0)
         rate: Floats = np.interp((job * self._stride + nodes).astype(np.float64), self._nodes, self._rates)
         return rate
-
-    def of_one(self, job: Ints) -> Floats:
-        """Samples/s on one node; where that is 0, the first positive point's share a node; 1 where nothing trains."""
-        one = self.at(job, np.ones_like(job))
-        for i in np.flatnonzero(one <= 0):
-            inside = (self._nodes >= i * self._stride) & (self._nodes < (i + 1) * self._stride) & (self._rates > 0)
-            first = np.flatnonzero(inside)
-            one[i] = self._rates[first[0]] / (self._nodes[first[0]] - i * self._stride) if len(first) else 1.0
-        return one

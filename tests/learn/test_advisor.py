@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from malletrain.learn.advisor import (
     ProbeRules,
     advise,
     max_explored_size,
+    next_size_down,
     probe_end_reason,
 )
 from malletrain.learn.curve import fit_curve
@@ -264,3 +266,54 @@ def test_the_price_and_the_worth_are_in_the_objectives_unit(alpha: float) -> Non
         assert fit is not None
         best, _ = information_values(fit, range(1, 17), [8], price, 2, alpha)
         assert abs(best - sizes[j]) <= 1, (alpha, j, best, sizes[j])
+
+
+# --- from large to small --------------------------------------------------------------------------------------
+
+
+@given(st.sets(st.integers(1, 64), min_size=1).map(sorted), st.data())
+def test_from_large_to_small_each_halving_is_measured_once(sizes: list[int], data: st.DataObject) -> None:
+    first = data.draw(st.sampled_from(sizes))
+    measured, way = {first: 2}, [first]
+    while (size := next_size_down(sizes, measured, 2, {})) is not None:
+        assert size in sizes and size not in measured
+        assert size <= way[-1] // 2 or size == sizes[0] < way[-1]
+        measured[size] = 2
+        way.append(size)
+    assert way[-1] == sizes[0]
+    assert len(way) <= 1 + math.log2(64) + 1
+
+
+def test_a_size_that_was_tried_in_vain_is_passed_over() -> None:
+    assert next_size_down(range(1, 17), {16: 2}, 2, {8: 1}) == 8
+    assert next_size_down(range(1, 17), {16: 2}, 2, {8: 2}) == 4
+    assert next_size_down(range(1, 17), {}, 2, {}) is None, "its first size is measured first"
+
+
+def test_downward_is_taken_by_the_sizing_whatever_it_is_worth() -> None:
+    """Down to one node on a job that scales perfectly, where the value of information is nothing."""
+    rates, way = {16: 1600.0}, []
+    for _ in range(8):
+        found = fit_curve(windows(rates))
+        assert found is not None
+        known = JobKnowledge(fit=found, application=("alice", "1"))
+        curve = speedups(found.curve(16))
+        current = min(rates)
+        down = Candidate(1, current, tuple(range(1, 17)), curve, 1.0, ResizeCosts(), known, Profile.DOWNWARD)
+        advice = advise([down], Market(0.9, 16, 300.0, 0.0, RULES))
+        if 1 not in advice.bonus:
+            break
+        demand = JobDemand(1, current, 1, 16, curve, grow_s=0.3, shrink_s=0.1, activate_s=10.0,
+                           bonus=(advice.bonus[1],))  # fmt: skip
+        size = Exact().size(Problem(300.0, 16, (demand,))).sizes[1]
+        assert size == advice.bonus[1][0]
+        way.append(size)
+        rates[size] = 100.0 * size
+    assert way == [8, 4, 2, 1]
+    assert "down to its smallest size" in advice.reasons[1]
+
+
+def test_jobs_of_an_application_that_was_measured_do_not_go_down() -> None:
+    prior = PriorJobs((((8, 800.0, 2, 0.02), (16, 1600.0, 2, 0.02)),))
+    down = replace(candidate(1, {16: 1600.0}, 16, prior_jobs=prior), profile=Profile.DOWNWARD)
+    assert not advise([down], Market(0.9, 16, 300.0, 0.0, RULES)).bonus

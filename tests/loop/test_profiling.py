@@ -88,6 +88,19 @@ def test_on_a_steady_pool_the_default_trains_as_an_oracle_from_the_tenth_minute_
     assert sum(trained) / len(trained) > 0.98 * ideal
 
 
+def test_downward_a_job_is_measured_from_large_to_small_and_rests_at_its_best_size() -> None:
+    rules = replace(RULES, probing=ProbeRules(Profile.DOWNWARD))
+    for rate, rests in ((scales, 16), (stalls, 2)):
+        world = World(nodes=16, rules=rules)
+        world.submit(job(1, most=16), tasks=60)
+        training = Training(world, {1: rate})
+        for _ in range(60):
+            training.tick()
+        assert max(training.sizes[1]) == 16, "it begins as large as it can"
+        assert training.probes(1) == [8, 4, 2, 1]
+        assert set(training.sizes[1][-10:]) == {rests}
+
+
 def test_a_job_whose_phase_changes_is_measured_again_and_changes_places() -> None:
     """n^.85 turns flat and the other way round: within ten minutes the sizes are those of the new curves."""
     world = World(nodes=16)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sqlite3
@@ -20,14 +19,12 @@ from malletrain.domain.event import (
     BreakerSwitched,
     Event,
     EventKind,
-    JobAnnounced,
     JobCompleted,
     JsonValue,
     MetricReported,
     PoolCounted,
     UnknownFact,
 )
-from malletrain.domain.job import Profile
 from malletrain.loop.ledger import Ledger
 from malletrain.store.database import file_system_of
 from malletrain.store.errors import JournalInUse, StoreError
@@ -235,15 +232,6 @@ def test_a_field_of_a_newer_release_is_passed_over(tmp_path: Path) -> None:
     _with_row(tmp_path / "j.db", "breaker", '{"open":true,"sign":"slow exits"}')
     with SqliteJournal(tmp_path / "j.db") as journal:
         assert [event.payload for event in journal.read()] == [BreakerSwitched(open=True)]
-
-
-def test_a_job_that_asked_for_a_profile_that_is_gone_is_read(tmp_path: Path) -> None:
-    job = {"id": 1, "name": "a", "user": "ann", "uid": 1, "account": "", "min_nodes": 1, "max_nodes": 2}
-    _with_row(tmp_path / "j.db", "job_announced", json.dumps(job | {"submitted_at": 1.0, "profile": "downward"}))
-    with SqliteJournal(tmp_path / "j.db") as journal:
-        [event] = journal.read()
-    assert isinstance(event.payload, JobAnnounced)
-    assert event.payload.job.profile is Profile.ACTIVE
 
 
 @pytest.mark.parametrize(

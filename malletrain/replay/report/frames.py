@@ -151,17 +151,17 @@ def node_map(
     in each: 0 main jobs, 1 idle, 2 training, 3 down."""
     trace, log = answer.trace, answer.results[name].log
     chosen = np.unique(np.linspace(0, len(trace.nodes) - 1, min(nodes, len(trace.nodes))).astype(np.int64))
-    row = np.full(len(trace.nodes), -1, np.int64)
-    row[chosen] = np.arange(len(chosen))
     edges = np.linspace(trace.start, trace.end, bins + 1)
     seconds = np.zeros((4, len(chosen), bins))
-    drawn = row >= 0
+    drawn = np.zeros(len(trace.nodes), np.bool_)
+    drawn[chosen] = True
     changes = _rows_of(trace.node, drawn)
-    for kind, layer in ((IDLE, 1), (DOWN, 3)):
-        found = trace.intervals(changes, kind)
-        _spread(seconds[layer], row[found.node], found.begin, found.end, edges)
+    idle, down = (trace.intervals(changes, kind) for kind in (IDLE, DOWN))
     pilots = log.pilots.rows(_rows_of(log.pilots.node, drawn))
-    _spread(seconds[2], row[pilots.node], pilots.start, pilots.end, edges)
+    for row, node in enumerate(chosen.tolist()):
+        seconds[1, row] = _covered(idle.begin[idle.node == node], idle.end[idle.node == node], edges)
+        seconds[2, row] = _covered(pilots.start[pilots.node == node], pilots.end[pilots.node == node], edges)
+        seconds[3, row] = _covered(down.begin[down.node == node], down.end[down.node == node], edges)
     seconds[1] -= seconds[2]
     seconds[BUSY] = (edges[1] - edges[0]) - seconds[1:].sum(axis=0)
     return [trace.nodes[i] for i in chosen], edges[:-1], seconds.argmax(axis=0).astype(np.int8)
@@ -174,26 +174,10 @@ def _rows_of(node: NDArray[np.int32], wanted: NDArray[np.bool_]) -> NDArray[np.i
     return np.concatenate([np.empty(0, np.int64), *parts])
 
 
-def _spread(
-    total: NDArray[np.float64],
-    row: NDArray[np.int64],
-    begin: NDArray[np.float64],
-    end: NDArray[np.float64],
-    edges: NDArray[np.float64],
-) -> None:
-    """Adds each interval's seconds to the spans that it covers."""
-    width, origin, bins = edges[1] - edges[0], edges[0], len(edges) - 1
-    first = np.clip(((begin - origin) / width).astype(np.int64), 0, bins - 1)
-    last = np.clip(((end - origin) / width).astype(np.int64), 0, bins - 1)
-    within = first == last
-    np.add.at(total, (row[within], first[within]), (end - begin)[within])
-    row, begin, end, first, last = (each[~within] for each in (row, begin, end, first, last))
-    np.add.at(total, (row, first), edges[first + 1] - begin)
-    np.add.at(total, (row, last), end - edges[last])
-    covered = np.zeros(total.shape, np.int64)
-    np.add.at(covered, (row, first + 1), 1)
-    np.subtract.at(covered, (row, last), 1)
-    total += covered.cumsum(axis=1) * width
+def _covered(begin: NDArray[np.float64], end: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How many seconds of each span between edges lie in some intervals, which follow one another."""
+    time, value = np.ravel([begin, end], "F"), np.tile([1, 0], len(begin))
+    return np.diff(integral(time, value, edges[-1], edges))
 
 
 def months(answer: Replay, zone: tzinfo) -> ColumnTable:

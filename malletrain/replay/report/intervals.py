@@ -12,13 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from malletrain.replay.result import Result
 from malletrain.replay.run import Replay
 from malletrain.replay.sampling import BOUNDS, DAY_S, drawn_ratios
-
-Floats = NDArray[np.float64]
+from malletrain.sizing.values import Floats
 
 #: Days of the window below which no interval is given.
 MIN_DAYS = 4

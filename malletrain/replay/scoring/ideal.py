@@ -10,15 +10,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from malletrain.replay.sizer import demand, rate_of_one, speedups, trained_curve
+from malletrain.replay.sizer import demand, speedups, trained_curve
 from malletrain.replay.workload import TrainingJob
 from malletrain.sizing.knapsack import solve
 from malletrain.sizing.problem import Problem
-from malletrain.sizing.values import value_table
-
-Floats = NDArray[np.float64]
+from malletrain.sizing.values import Floats, Ints, value_table
 
 
 class Ideal:
@@ -31,7 +28,7 @@ class Ideal:
         self._asked: dict[tuple[int, ...], int] = {}
 
     @staticmethod
-    def of_all(jobs: Sequence[TrainingJob], idle: NDArray[np.int64], nodes: int) -> Floats:
+    def of_all(jobs: Sequence[TrainingJob], idle: Ints, nodes: int) -> Floats:
         """The best sum of speed-ups of all `jobs` together on each number of `idle` nodes, of `nodes` at most."""
         rows = [speedups(each, min(each.job.max_nodes, nodes), trained_curve(each, None)) for each in jobs]
         ideal, live = Ideal(jobs, rows, nodes), tuple(range(len(jobs)))
@@ -57,7 +54,7 @@ class Ideal:
 
     def _solve(self, live: tuple[int, ...], nodes: int) -> float:
         demands = [
-            replace(demand(each, 0), curve=trained_curve(each, None), weight=1.0 / rate_of_one(each), activate_s=0.0)
+            replace(demand(each, 0), curve=trained_curve(each, None), weight=1.0 / each.curve.of_one, activate_s=0.0)
             for each in map(self._jobs.__getitem__, live)
         ]
         return solve(value_table(Problem(1.0, nodes, tuple(demands))), nodes).objective

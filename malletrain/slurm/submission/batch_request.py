@@ -76,7 +76,7 @@ def request(
         weight=reader.positive("weight") or 1.0,
         elastic=reader.one_of("elastic", "live", "live, restart, tasks"),
         curve=reader.value("curve", _curve, "not NODES:SAMPLES_PER_S, as 4:1500", ()),
-        profile=reader.one_of("profile", "", "none, passive, active, given"),
+        profile=reader.one_of("profile", "", "none, passive, active, downward, given"),
         total_samples=reader.positive("total-samples"),
         budget_node_hours=reader.positive("budget"),
         batch_min=reader.count("batch-min"),

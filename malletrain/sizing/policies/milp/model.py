@@ -13,14 +13,11 @@ from dataclasses import dataclass
 
 import highspy
 import numpy as np
-from numpy.typing import NDArray
 
 from malletrain.sizing.constraints import ConstraintRows
 from malletrain.sizing.policies.milp.pricing import Prices
 from malletrain.sizing.quiet_highs import new_solver
-from malletrain.sizing.values import Floats, ValueTable
-
-Ints = NDArray[np.int64]
+from malletrain.sizing.values import Floats, Ints, ValueTable
 
 #: Branching nodes for a first plan and for settling ties: there the proof is worth less than the time.
 FEW_BRANCHES = 100

@@ -11,13 +11,10 @@ from dataclasses import dataclass
 
 import highspy
 import numpy as np
-from numpy.typing import NDArray
 
 from malletrain.sizing.constraints import ConstraintRows
 from malletrain.sizing.quiet_highs import new_solver
-from malletrain.sizing.values import Floats, ValueTable
-
-Ints = NDArray[np.int64]
+from malletrain.sizing.values import Floats, Ints, ValueTable
 
 #: Rounds of column generation; the bound holds wherever it stops.
 MAX_PRICING_ROUNDS = 200
