@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
 IMPORTED = (
-    *("cli.main", "cli.mtbatch", "cli.jobs", "cli.logs", "cli.profile", "cli.promise", "cli.sizing", "cli.score"),
+    *("cli.main", "cli.mtbatch", "cli.jobs", "cli.logs", "cli.promise", "cli.sizing", "cli.scripts"),
     *("cli.admin.observed", "cli.admin.operators", "cli.admin.setup", "cli.admin.site"),
     *("cli.replay", "replay.report.page", "replay.report.summary", "replay.scoring.journal_score"),
     *("sizing.policies.equal", "sizing.policies.exact", "sizing.policies.lp"),

@@ -110,7 +110,13 @@ def create_app(
         failed_login = isinstance(error, NotAuthenticated) and request.url.path in logins
         if failed_login or isinstance(error, TooManyRequests):
             await anyio.sleep(limits.refusal_seconds)
-        return await _on_known(request, error)
+        status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 503)
+        if status == 503:
+            _log.warning("a request could not be answered: %s", error)
+        headers = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "1"}}.get(status)
+        # A refusal says why, and the why may be another user's job.
+        words = request.scope.get("malletrain.sight", Visibility()).words(str(error))
+        return JSONResponse({"error": _line(words)}, status, headers)
 
     app.add_exception_handler(MalletrainError, on_known)
     app.add_exception_handler(RequestValidationError, _on_invalid)
@@ -141,16 +147,6 @@ def _caller(scope: Scope, auth: Auth, holds_token: Callable[[str, str], bool], p
         return f"user {auth.identify(authorization).uid}"
     except NotAuthenticated:
         return None
-
-
-async def _on_known(request: Request, error: Exception) -> Response:
-    status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 503)
-    if status == 503:
-        _log.warning("a request could not be answered: %s", error)
-    headers = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "1"}}.get(status)
-    # A refusal says why, and the why may be another user's job.
-    words = request.scope.get("malletrain.sight", Visibility()).words(str(error))
-    return JSONResponse({"error": _line(words)}, status, headers)
 
 
 async def _on_invalid(_request: Request, error: Exception) -> Response:

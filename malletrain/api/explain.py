@@ -200,7 +200,7 @@ def _main_job(
 
 def _meeting(event: Event, shown: _Shown) -> Iterator[str]:
     """The line about one event of a main job, from its fields."""
-    pilot = _pilot_of(event, shown)
+    pilot = f"pilot {event.pilot}" if shown.sees(event.job) else "a pilot"
     match event.payload:
         case kinds.ActionIntent(action=LeavePilot() | RecyclePilot()):
             yield f"  {utc(event.at)} {pilot} was asked to leave {event.node} for it"
@@ -234,10 +234,6 @@ def main_job_of(event: Event) -> str:
 def is_main_job(found: str, asked: str) -> bool:
     """Whether `found`, the id of a job or of a part of one (`12_3`, `12+1`, `het12`), belongs to `asked`."""
     return bool(asked) and asked in (found, head_of(found))
-
-
-def _pilot_of(event: Event, shown: _Shown) -> str:
-    return f"pilot {event.pilot}" if shown.sees(event.job) else "a pilot"
 
 
 def _history(shown: _Shown, about: Callable[[Event], bool]) -> Iterator[str]:

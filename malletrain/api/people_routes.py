@@ -66,19 +66,17 @@ class JournalNotifier:
         self.is_over = True
         self.ring(self._last)
 
-    async def wait(self, after: int, seconds: float) -> bool:
-        """Wait until the journal has grown beyond `after`, or the time is over; returns whether it has."""
+    async def wait(self, after: int, seconds: float) -> None:
+        """Wait until the journal has grown beyond `after`, or the time is over."""
         event = asyncio.Event()
         entry = (asyncio.get_running_loop(), event)
         self._waiting.add(entry)
         try:
             # Looked at only after being in the set: a ring in between is not missed.
-            if self._last > after or self.is_over:
-                return self._last > after
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await event.wait()
-            return self._last > after
+            if self._last <= after and not self.is_over:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
+                        await event.wait()
         finally:
             self._waiting.discard(entry)
 

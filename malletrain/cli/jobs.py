@@ -13,15 +13,17 @@ from urllib.parse import urlsplit
 import click
 
 from malletrain.cli import render
-from malletrain.cli.common_options import as_json
+from malletrain.cli.common_options import CommandFailed, as_json
 from malletrain.cli.logs import last_words
-from malletrain.domain.errors import MalletrainError
 from malletrain.wire.daemon import DaemonClient, connect
 from malletrain.wire.http import DaemonRefused
-from malletrain.wire.rows import JobRow
+from malletrain.wire.rows import JobRow, ProfileRow
 
 #: Seconds that `events --follow` and `drain` let the daemon hold a request open.
 LONG_POLL_S = 25.0
+
+#: Columns of the longest bar of a profile.
+_BAR_COLUMNS = 32
 
 #: Kinds of events that workers report all the time.
 _FIGURES = ("samples", "metric")
@@ -149,7 +151,7 @@ def wait(jobs: tuple[int, ...], timeout: float | None) -> None:
         while (row := daemon.job(job)).ended_at is None:
             left = LONG_POLL_S if deadline is None else min(LONG_POLL_S, deadline - time.monotonic())
             if left <= 0:
-                raise TimedOut(f"job {job} is {row.phase} after {timeout:.0f} s")
+                raise CommandFailed(f"job {job} is {row.phase} after {timeout:.0f} s")
             _, last = daemon.events(
                 after=last, wait_s=left, job=job, kinds=("job_completed", "job_failed", "job_cancelled")
             )
@@ -170,6 +172,48 @@ def explain(subject: str | None, main_job: str | None, as_json: bool) -> None:
     asked = subject if subject is not None else f"main-job {main_job}"
     lines = [render.local_times(line) for line in connect().explain(asked)]
     show(as_json, {"subject": asked, "lines": lines}, lambda: [(render.Span(line),) for line in lines])
+
+
+@click.command(epilog="Example:  malletrain profile 3")
+@click.argument("job", type=click.IntRange(min=1))
+@as_json
+def profile(job: int, as_json: bool) -> None:
+    """Show how JOB scales, what a resize costs, and what is measured next.
+
+    # is measured, = estimated, . the band (right nine times in ten), | perfect scaling.
+    """
+    row = connect().profile(job)
+    show(as_json, row.to_json(), lambda: [(render.Span(line),) for line in _profile_lines(row)])
+
+
+def _profile_lines(row: ProfileRow) -> list[str]:
+    """The profile as text: a bar of `#` for each measured size, of `=` for each estimated one; `.` up to where the
+    band ends, and `|` for perfect scaling from the smallest size on."""
+    out = [f"job {row.job}: profile {row.profile}" + (f", most like the family {row.family}" if row.family else "")]
+    if row.noise is not None:
+        out.append(f"scatter of a window: {row.noise:.1%}")
+    if row.sizes:
+        out.append(f"{'nodes':>6} {'samples/s':>12} {'band (9 of 10)':>25}  windows")
+    widest = max((size.high for size in row.sizes), default=0.0) or 1.0
+    for size in row.sizes:
+        band = f"{size.low:.1f} to {size.high:.1f}"
+        windows = str(size.windows) if size.windows else "estimated"
+        perfect = row.sizes[0].rate * size.nodes / row.sizes[0].nodes
+        bar = ("#" if size.windows else "=") * max(1, round(_BAR_COLUMNS * size.rate / widest))
+        bar = bar.ljust(round(_BAR_COLUMNS * size.high / widest), ".").ljust(_BAR_COLUMNS)
+        at = round(_BAR_COLUMNS * perfect / widest)
+        bar = f"{bar[:at]}|{bar[at:]}" if at <= _BAR_COLUMNS else bar
+        out.append(f"{size.nodes:>6} {size.rate:>12.1f} {band:>25}  {windows:<9} {bar}".rstrip())
+    if not row.sizes:
+        out.append("no size is measured yet")
+    if row.node_class:
+        out.append(f"on nodes of class {row.node_class}; others are expected to scale alike")
+    if row.costs:
+        out.append("a change of size costs: " + ", ".join(f"{name} {took:.2g} s" for name, took in row.costs.items()))
+    out += [f"left out: {count} samples: {reason}" for reason, count in sorted(row.ignored.items())]
+    if row.next:
+        out.append(row.next)
+    return out
 
 
 @click.command(epilog="Example:  malletrain web")
@@ -202,9 +246,3 @@ def report(since: datetime | None, as_json: bool) -> None:
         [row.to_json() for row in rows],
         lambda: render.table(render.USAGE_COLUMNS, rows) if rows else nothing,
     )
-
-
-class TimedOut(MalletrainError):
-    """What was waited for has not come in time."""
-
-    exit_status = 1

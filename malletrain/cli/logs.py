@@ -11,8 +11,8 @@ from pathlib import Path
 
 import click
 
+from malletrain.cli.common_options import CommandFailed
 from malletrain.cli.render import printable
-from malletrain.domain.errors import MalletrainError
 from malletrain.domain.job import output_file
 from malletrain.wire.daemon import DaemonClient, connect
 from malletrain.wire.rows import EventRow, JobRow
@@ -25,12 +25,6 @@ _SAYS_NOT_WHY = re.compile(r"srun: (?!error: )|srun: error: \S+: tasks? |slurmst
 
 #: Bytes of a file that are read at once; and its end, in which the last lines are looked for.
 _READ_BYTES, _TAIL_BYTES = 1 << 22, 1 << 18
-
-
-class NoOutput(MalletrainError):
-    """A job has no file of output that can be read."""
-
-    exit_status = 1
 
 
 @click.command(epilog="Example:  malletrain logs -f 3")
@@ -53,10 +47,10 @@ def logs(job: int, follow: bool, rank: int | None, lines: int | None) -> None:
             patterns, tasks = tasks_of(events)
             files = _found(patterns, tasks, row, rank)
         if not patterns:
-            raise NoOutput(f"job {job}: the daemon does not know its output files: look for slurm-ARRAY_TASK.out")
+            raise CommandFailed(f"job {job}: the daemon does not know its output: look for slurm-ARRAY_TASK.out")
         if not files and not follow:
             of_rank = "" if rank is None else f" of rank {rank}"
-            raise NoOutput(f"job {job} has no output yet at {', '.join(patterns)}{of_rank}")
+            raise CommandFailed(f"job {job} has no output yet at {', '.join(patterns)}{of_rank}")
         any_more = reader.show(files, lines, is_foreign=row.uid != os.getuid())
         if not follow or (not any_more and row.ended_at is not None):
             return

@@ -1,7 +1,6 @@
 """`malletrain`: one command with many below it, each loaded only when it is asked for."""
 
 import importlib
-import importlib.util
 import os
 import sys
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ COMMANDS = {
     "logs": CommandEntry("logs", "Print what a job's workers have printed."),
     "wait": CommandEntry("jobs", "Wait until jobs are over."),
     "explain": CommandEntry("jobs", "Say why a job has its nodes, or a node its pilot."),
-    "profile": CommandEntry("profile", "Show how a job scales, and what is measured next."),
+    "profile": CommandEntry("jobs", "Show how a job scales, and what is measured next."),
     "report": CommandEntry("jobs", "Show node hours by account and user."),
     "promise": CommandEntry("promise", "Show the promise to the main queue, its cost and how it was kept."),
     "observed": CommandEntry("admin.observed", "Report what --observe found."),
@@ -48,7 +47,7 @@ COMMANDS = {
     "plan": CommandEntry("sizing", "Solve one sizing problem.", "sizing"),
     "fit": CommandEntry("sizing", "Fit a scalability curve to samples.", "sizing"),
     "study": CommandEntry("study", "Search with Optuna; each trial is a malleable job.", "study"),
-    "score": CommandEntry("score", "Say what a daemon's journal was worth.", "replay"),
+    "score": CommandEntry("admin.observed", "Say what a daemon's journal was worth.", "replay"),
     "replay": CommandEntry("replay", "What would idle nodes have trained? From your own log.", "replay"),
 }
 
@@ -57,14 +56,14 @@ class LazyGroup(click.Group):
     """A group whose commands are imported when they are called, and listed without being imported."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The commands that this installation holds, in the order of `COMMANDS`."""
-        return [name for name, entry in COMMANDS.items() if _is_here(entry)]
+        """The commands, in the order of `COMMANDS`."""
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command, imported now.
         Raises click.UsageError: a package that it needs is not installed; names the extra to install."""
         entry = COMMANDS.get(cmd_name)
-        if entry is None or not _is_here(entry):
+        if entry is None:
             return None
         try:
             command: click.Command = getattr(importlib.import_module(f"malletrain.cli.{entry.module}"), cmd_name)
@@ -91,12 +90,7 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list, from the summaries above."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name].summary) for name in self.list_commands(ctx)])
-
-
-def _is_here(entry: CommandEntry) -> bool:
-    """Whether this installation holds the command."""
-    return importlib.util.find_spec(f"malletrain.cli.{entry.module}") is not None
+            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
 
 
 @click.command(

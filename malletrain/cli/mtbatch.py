@@ -35,7 +35,9 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], cwd: str) -> str:
     if "version" in chosen:
         return f"mtbatch {__version__}"
     site = _site(line.options, environ)
-    daemon = client_at(replace(site, url=_url(site)), environ)
+    if not site.url:
+        raise InvalidInput(site.source or "--url", 'names no daemon: add url = "http://HOST:8470", or give --url')
+    daemon = client_at(site, environ)
     request = _read(line, daemon, environ, cwd)
     request = replace(request, python=job_python.find(environ, request.python, site.python))
     commands = Commands(environ)
@@ -94,12 +96,6 @@ def _site(options: directives.BatchOptions, environ: Mapping[str, str]) -> Addre
     else:
         found = address.find(environ) if url is None else address.of_site(environ)
     return found if url is None else address.at(url.value, found, "--url")
-
-
-def _url(site: Address) -> str:
-    if not site.url:
-        raise InvalidInput(site.source or "--url", 'names no daemon: add url = "http://HOST:8470", or give --url')
-    return site.url
 
 
 def describe(request: BatchRequest, submission: Submission, cwd: str) -> str:

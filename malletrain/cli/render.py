@@ -56,32 +56,16 @@ _KIND_WIDTH = len("generations_reserved")
 #: Backgrounds of jobs in the strip, distinct for most eyes; none is used for anything else.
 _JOB_BACKS = ("blue", "magenta", "cyan", "green", "bright_blue", "bright_magenta", "bright_cyan", "bright_green")
 
-#: One letter and colour for each word of `malletrain snapshot`; those that are not here are down.
-_MAIN = Span("#", color="bright_black", back="bright_black")
-_IDLE = Span(".", color="white")
-_PLANNED = Span(":", color="yellow")
-_AWAY = Span("r", color="yellow", dim=True)
-_DOWN = Span("x", color="red")
-_STRAY = Span("!", color="red", bold=True)
-_BLOCKS = {
-    "idle": _IDLE,
-    "planned": _PLANNED,
-    "mixed": _MAIN,
-    "allocated": _MAIN,
-    "completing": _MAIN,
-    "reserved": _AWAY,
-    "maint": _AWAY,
-    "stray": _STRAY,
-}
-
-_LEGEND = {
-    _MAIN: "main queue",
-    _IDLE: "idle",
-    _PLANNED: "planned",
-    _STRAY: "stray (a job in the harvest partition that is not a pilot)",
-    _AWAY: "reserved",
-    _DOWN: "down",
-}
+#: What a node is by the words of `malletrain snapshot`, and its letter and colour. What is in no line is down.
+_MEANINGS = (
+    ("main queue", "mixed allocated completing", Span("#", color="bright_black", back="bright_black")),
+    ("idle", "idle", Span(".", color="white")),
+    ("planned", "planned", Span(":", color="yellow")),
+    ("stray (a job in the harvest partition that is not a pilot)", "stray", Span("!", color="red", bold=True)),
+    ("reserved", "reserved maint", Span("r", color="yellow", dim=True)),
+    ("down", "down", Span("x", color="red")),
+)
+_BLOCKS = {state: span for _, states, span in _MEANINGS for state in states.split()}
 
 _PHASE_COLORS = {
     "running": "green",
@@ -149,7 +133,7 @@ def strip(nodes: Sequence[NodeRow], *, width: int) -> list[Line]:
     per_line = max(1, width)
     lines: list[Line] = [tuple(blocks[at : at + per_line]) for at in range(0, len(blocks), per_line)]
     legend: list[Span] = []
-    for span, word in _LEGEND.items():
+    for word, _, span in _MEANINGS:
         if span in blocks:
             legend += [span, Span(f" {word}  ", dim=True)]
     letters = dict.fromkeys(node.job for node in nodes if node.state == "pilot" and node.job is not None)
@@ -162,7 +146,7 @@ def block(node: NodeRow) -> Span:
     """One node as one coloured letter."""
     if node.state == "pilot" and node.job is not None:
         return job_block(node.job)
-    return _BLOCKS.get(node.state, _DOWN)
+    return _BLOCKS.get(node.state, _BLOCKS["down"])
 
 
 def job_block(job: int) -> Span:

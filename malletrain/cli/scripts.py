@@ -79,39 +79,34 @@ def _text(report: CheckReport) -> str:
 
 def _verdict_text(report: CheckReport) -> str:
     made = f"{report.steps} steps: alone, then three workers, one of them killed, then two; static runs of 1 and 2"
-    if report.verdict == "equal":
-        # Those that rounding alone moves anywhere say nothing.
-        bounded = [each.difference for each in report.differences if each.limit < 1.0]
-        worst = max(bounded, default=0.0)
-        return (
-            f"equal  {made}.\n"
-            f"  largest difference: {worst:.2g} of what training has changed a parameter by (rounding)\n"
-            f"  the session claims: {report.equality}" + (f"\n  {report.text}" if report.text else "")
-        )
-    if report.verdict == "not repeatable":
-        return (
-            f"NOT REPEATABLE  two static runs of the script differ: {report.text}.\n"
-            "  Nothing can be compared with them. Seed all random numbers before Session(...) "
-            "(torch.manual_seed), and do not depend on the time."
-        )
-    if report.verdict in ("statistical", "undecided"):
-        heading = (
-            "statistical, not equal" if report.verdict == "statistical" else "undecided, because rounding decides"
-        )
-        return f"{heading}  {made}.\n  {report.text}\n  the session claims: {report.equality}"
-    if report.verdict == "different":
-        causes = report.causes or [
-            "no rule knows the cause: leave out one part of the loss, of the step, or of what is between steps at a "
-            "time, and check again"
-        ]
-        rows = [f"DIFFERENT  {made}.", report.text, report.begins, f"the session claims: {report.equality}", *causes]
-        return "\n  ".join(filter(None, rows))
-    if report.verdict == "no session":
-        return f"NOT MALLEABLE YET  the script trains without an elastic.Session: six lines, see {_GUIDE}"
-    if report.verdict == "too short":
-        return f"TOO SHORT  {report.text}"
+    claims = f"the session claims: {report.equality}"
+    # Those that rounding alone moves anywhere say nothing.
+    worst = max((each.difference for each in report.differences if each.limit < 1.0), default=0.0)
+    causes = report.causes or [
+        "no rule knows the cause: leave out one part of the loss, of the step, or of what is between steps at a "
+        "time, and check again"
+    ]
+    rows = {
+        "equal": [
+            f"equal  {made}.",
+            f"largest difference: {worst:.2g} of what training has changed a parameter by (rounding)",
+            claims,
+            report.text,
+        ],
+        "not repeatable": [
+            f"NOT REPEATABLE  two static runs of the script differ: {report.text}.",
+            "Nothing can be compared with them. Seed all random numbers before Session(...) (torch.manual_seed), and "
+            "do not depend on the time.",
+        ],
+        "statistical": [f"statistical, not equal  {made}.", report.text, claims],
+        "undecided": [f"undecided, because rounding decides  {made}.", report.text, claims],
+        "different": [f"DIFFERENT  {made}.", report.text, report.begins, claims, *causes],
+        "no session": [f"NOT MALLEABLE YET  the script trains without an elastic.Session: six lines, see {_GUIDE}"],
+        "too short": [f"TOO SHORT  {report.text}"],
+    }
     word = "WRONG" if report.verdict == "wrong" else "FAILED"
-    return f"{word}  {_DURING.get(report.during, report.during)}:\n  {report.text}"
+    failed = [f"{word}  {_DURING.get(report.during, report.during)}:", report.text]
+    return "\n  ".join(filter(None, rows.get(report.verdict, failed)))
 
 
 @click.command(

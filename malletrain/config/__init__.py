@@ -39,19 +39,13 @@ class ConfigError(Exception):
 
 def load(path: Path) -> Config:
     """Read and check a configuration file.
-
-    Raises:
-        ConfigError: the file cannot be read, is not TOML, or holds faults: all of them are named.
-    """
+    Raises ConfigError: the file cannot be read, is not TOML, or holds faults: all of them are named."""
     return parse(_read(path), str(path))
 
 
 def load_or_defaults(path: Path | None) -> Config:
     """The file that is named, or the site's where there is one, or the defaults: for commands that need no daemon.
-
-    Raises:
-        ConfigError: as `load`.
-    """
+    Raises ConfigError: as `load`."""
     if path is not None:
         return load(path)
     return load(SYSTEM_FILE) if SYSTEM_FILE.exists() else parse("", "defaults")
@@ -61,10 +55,7 @@ def load_for_user(environ: Mapping[str, str], path: Path | None = None) -> Confi
     """The configuration of `malletraind --user`: no file needed, state under the XDG folders, a free port.
 
     What `path` sets is kept; only defaults change.
-
-    Raises:
-        ConfigError: as `load`, or neither HOME nor XDG_STATE_HOME is set.
-    """
+    Raises ConfigError: as `load`, or neither HOME nor XDG_STATE_HOME is set."""
     file = str(path) if path else "--user"
     text = _read(path) if path else ""
     values = _values(text, file)
@@ -78,10 +69,7 @@ def load_for_user(environ: Mapping[str, str], path: Path | None = None) -> Confi
 
 def user_state_dir(environ: Mapping[str, str]) -> Path:
     """Where a user's own daemon keeps its journal (XDG Base Directory Specification 0.8: XDG_STATE_HOME).
-
-    Raises:
-        ConfigError: neither XDG_STATE_HOME nor HOME is set.
-    """
+    Raises ConfigError: neither XDG_STATE_HOME nor HOME is set."""
     base = environ.get("XDG_STATE_HOME", "")
     if base and Path(base).is_absolute():  # relative ones are to be ignored, says the specification
         return Path(base) / "malletrain"
@@ -92,10 +80,7 @@ def user_state_dir(environ: Mapping[str, str]) -> Path:
 
 def parse(text: str, file: str) -> Config:
     """Check the text of a configuration file; `file` names it in faults.
-
-    Raises:
-        ConfigError: naming every fault.
-    """
+    Raises ConfigError: naming every fault."""
     return _check(_values(text, file), file, text)
 
 

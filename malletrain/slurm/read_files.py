@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from malletrain.domain.errors import InvalidInput
-from malletrain.domain.snapshot import Reservation, Snapshot
+from malletrain.domain.snapshot import Snapshot
 from malletrain.slurm.formats import json_shapes, normalise, saved_tables, text
-from malletrain.slurm.formats.records import JobRecord, NodeRecord
 
 #: Unpacked files larger than this are refused.
 MAX_FILE_BYTES = 512 * 1024 * 1024
@@ -42,13 +41,14 @@ def snapshot(folder: Path, *, task_by_task: str | None = None) -> Snapshot:
     if nodes_file is None:
         raise InvalidInput(str(folder), "no scontrol-show-node or sinfo (.txt, .json, .gz) in it")
     warnings = normalise.Warnings()
-    nodes = _nodes(nodes_file)
-    jobs = _jobs(found["squeue"]) if found["squeue"] else []
-    reservations = _reservations(found["reservations"]) if found["reservations"] else []
+    queue, reserved = found["squeue"], found["reservations"]
+    nodes = _rows(nodes_file, json_shapes.nodes, text.nodes, saved_tables.nodes, r"(?s).*?NodeName=")
+    jobs = _rows(queue, json_shapes.jobs, text.jobs, saved_tables.jobs, r"\s*JobId=") if queue else []
+    reservations = _rows(reserved, json_shapes.reservations, text.reservations) if reserved else []
     for name in ("squeue", "reservations"):
         if found[name] is None:
             warnings.add("no such file, its part is empty", name)
-    used = [path for path in (nodes_file, found["squeue"], found["reservations"]) if path]
+    used = [path for path in (nodes_file, queue, reserved) if path]
     updated = [at for path in used if _is_json(path) and (at := json_shapes.updated_at(_load(path))) is not None]
     return normalise.snapshot(
         max(updated) if updated else max(path.stat().st_mtime for path in used),
@@ -67,29 +67,23 @@ def _find(folder: Path, name: str) -> Path | None:
     return present[0] if present else None
 
 
-def _nodes(path: Path) -> list[NodeRecord]:
+def _rows(
+    path: Path,
+    of_json: Callable[[json_shapes.Object, str], list[Row]],
+    of_records: Callable[[str], list[Row]],
+    of_table: Callable[[str, str], list[Row]] | None = None,
+    is_records: str = "",
+) -> list[Row]:
+    """What a file holds, by its form: JSON, scontrol's records (which match `is_records`), or a table."""
     if _is_json(path):
-        return json_shapes.nodes(_load(path), str(path))
+        return of_json(_load(path), str(path))
     content = _printed(path)
-    if "NodeName=" in content:
-        return _naming(path, lambda: text.nodes(content))
-    return saved_tables.nodes(content, str(path))
-
-
-def _jobs(path: Path) -> list[JobRecord]:
-    if _is_json(path):
-        return json_shapes.jobs(_load(path), str(path))
-    content = _printed(path)
-    if content.lstrip().startswith("JobId="):
-        return _naming(path, lambda: text.jobs(content))
-    return saved_tables.jobs(content, str(path))
-
-
-def _reservations(path: Path) -> list[Reservation]:
-    if _is_json(path):
-        return json_shapes.reservations(_load(path), str(path))
-    content = _printed(path)
-    return _naming(path, lambda: text.reservations(content))
+    if of_table is not None and not re.match(is_records, content):
+        return of_table(content, str(path))
+    try:
+        return of_records(content)
+    except InvalidInput as error:
+        raise InvalidInput(str(path), f"{error.where}: {error.what}") from error
 
 
 def _load(path: Path) -> json_shapes.Object:
@@ -110,13 +104,6 @@ def _printed(path: Path) -> str:
         at, line = next(iter(errors.items()))
         raise InvalidInput(f"{path}:{at + 1}", f"holds nothing but {line[:200]!r}")
     return "\n".join("" if at in errors or at in named else line for at, line in enumerate(lines))
-
-
-def _naming(path: Path, parse: Callable[[], list[Row]]) -> list[Row]:
-    try:
-        return parse()
-    except InvalidInput as error:
-        raise InvalidInput(str(path), f"{error.where}: {error.what}") from error
 
 
 def _is_json(path: Path) -> bool:

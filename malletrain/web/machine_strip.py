@@ -147,12 +147,8 @@ def _cell(sums: Mapping[Key, int], size: int) -> dict[Key, int]:
     cell: dict[Key, int] = {}
     jobs = sorted([(-number, key) for key, number in sums.items() if isinstance(key, int)])
     wanted: list[tuple[Key, int]] = [(key, -less) for less, key in jobs[:MAX_LISTED_JOBS]]
-    if len(jobs) > MAX_LISTED_JOBS:
-        wanted.append((MORE, -sum([less for less, _ in jobs[MAX_LISTED_JOBS:]])))
-    if STRAY in sums:
-        wanted.append((STRAY, sums[STRAY]))
-    if HIDDEN in sums:
-        wanted.append((HIDDEN, sums[HIDDEN]))
+    wanted.append((MORE, -sum([less for less, _ in jobs[MAX_LISTED_JOBS:]])))
+    wanted += [(key, sums.get(key, 0)) for key in (STRAY, HIDDEN)]
     left = size
     for key, number in wanted:
         if taken := min(number, left):
@@ -162,10 +158,7 @@ def _cell(sums: Mapping[Key, int], size: int) -> dict[Key, int]:
         free = min(left, free)
         left -= free
         planned = min(free, sums.get(PLANNED, 0))
-        if planned:
-            cell[PLANNED] = planned
-        if free > planned:
-            cell[IDLE] = free - planned
+        cell |= {key: number for key, number in ((PLANNED, planned), (IDLE, free - planned)) if number}
     if AWAY in sums and left:
         cell[AWAY] = min(left, sums[AWAY])
     return cell

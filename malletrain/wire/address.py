@@ -66,7 +66,10 @@ def at(url: str, site: Address, source: str) -> Address:
 def of_site(environ: Mapping[str, str], system_file: Path = SYSTEM_CLIENT_FILE) -> Address:
     """What is known of the site with no daemon asked; empty fields where nothing is.
     Raises AddressError: a file that is there is wrong."""
-    return _first_file(environ, system_file) or Address(url="")
+    for path in (user_client_file(environ), system_file, user_daemon_file(environ)):
+        if os.access(path, os.F_OK):  # not in another's home, which may not be looked into (sudo keeps HOME)
+            return read(path)
+    return Address(url="")
 
 
 def user_client_file(environ: Mapping[str, str]) -> Path:
@@ -110,13 +113,6 @@ def read(path: Path) -> Address:
     if "url" in values:
         values["url"] = _checked(values["url"], f"{path}: url")
     return Address(**{"url": "", **values}, source=str(path))
-
-
-def _first_file(environ: Mapping[str, str], system_file: Path) -> Address | None:
-    for path in (user_client_file(environ), system_file, user_daemon_file(environ)):
-        if os.access(path, os.F_OK):  # not in another's home, which may not be looked into (sudo keeps HOME)
-            return read(path)
-    return None
 
 
 def _checked(text: str, where: str) -> str:

@@ -10,7 +10,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlencode
 
 from malletrain.wire import munge
@@ -91,12 +91,6 @@ class Http:
         """Close the connection and forget the token. Idempotent."""
         self._connection.close()
         self._token = ""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _with_token(self, method: str, path: str, body: dict[str, Any] | None, wait_s: float) -> bytes:
         if not self._token or self._now() > self._token_until - _RENEW_BEFORE_S:

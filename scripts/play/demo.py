@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TypeVar
 
@@ -166,7 +166,7 @@ def _play(
 def _leave_page_open(site: Site, lab: Lab) -> None:
     """Print links to the web page until Ctrl-C."""
     print("\nThe web page shows all of it. Enter prints a new link, Ctrl-C ends the demo.")
-    with DaemonClient(Address(site.url), str(lab.munge_socket)) as daemon:
+    with closing(DaemonClient(Address(site.url), str(lab.munge_socket))) as daemon:
         try:
             while True:
                 print(daemon.web_link()[0], flush=True)

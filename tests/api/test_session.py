@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import closing
 
 import httpx
 import pytest
@@ -138,7 +139,7 @@ def test_without_munged_the_daemon_says_so(new_house: Callable[..., House]) -> N
 
 
 def test_the_commands_client_logs_in_and_renews(house: House) -> None:
-    with http_of(house) as client:
+    with closing(http_of(house)) as client:
         assert client.get("/v1/jobs") == {"jobs": []}
         assert client.identity["role"] == ("operator" if os.getuid() == 0 else "user")
         house.auth._tickets._tickets.clear()  # as after a restart of the daemon
@@ -153,7 +154,7 @@ def test_the_commands_client_logs_in_and_renews(house: House) -> None:
 
 
 def test_the_commands_client_needs_munge(house: House) -> None:
-    with http_of(house) as client:
+    with closing(http_of(house)) as client:
         client._munge_socket = "/nonexistent/socket"
         with pytest.raises(munge.MungeUnavailable, match="systemctl start munge"):
             client.get("/v1/jobs")

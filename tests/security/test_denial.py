@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -225,7 +226,7 @@ def test_others_are_served_while_all_attacks_run(new_house: Callable[..., House]
         end = time.monotonic() + 60
         while True:
             try:
-                with http_of(house) as client:
+                with closing(http_of(house)) as client:
                     assert "jobs" in client.get("/v1/jobs")
                 break
             except DaemonUnavailable:

@@ -126,7 +126,8 @@ def test_the_doctor_knows_the_coordinators_rights(
     accounted: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for who, level in (("malletrain", Level.OK), ("bob", Level.ERROR)):
-        monkeypatch.setattr(site_facts, "user_name", lambda who=who: who)
+        for module in (doctor, site_facts):
+            monkeypatch.setattr(module, "user_name", lambda _uid, who=who: who)
         found = doctor.examine(commands_as(accounted, who, tmp_path), HARVEST, time.time)
         rights = [finding for finding in found if who in finding.what]
         assert [finding.level for finding in rights] == [level], found
@@ -162,7 +163,8 @@ def test_with_two_processes_the_doctor_looks_at_the_actuators_rights_and_leaves_
     socket = tmp_path / "actuator.sock"
 
     def rights(listener: str) -> list[tuple[Level, str]]:
-        monkeypatch.setattr(site_facts, "user_name", lambda: listener)
+        for module in (doctor, site_facts):
+            monkeypatch.setattr(module, "user_name", lambda _uid: listener)
         commands = commands_as(accounted, listener, tmp_path)
         found = doctor.examine(commands, HARVEST, time.time, actuator=str(socket))
         about = ("actuator", "coordinate", "who listens")

@@ -244,7 +244,8 @@ def test_private_data_hides_the_main_queue_from_a_coordinator(
 ) -> None:
     with accounted.changed(Change(settings={"PrivateData": "jobs"})):
         for who, level in (("malletrain", Level.ERROR), ("root", Level.OK)):
-            monkeypatch.setattr(site_facts, "user_name", lambda who=who: who)
+            for module in (doctor, site_facts):
+                monkeypatch.setattr(module, "user_name", lambda _uid, who=who: who)
             found = doctor.examine(commands_as(accounted, who, tmp_path), HARVEST, time.time)
             assert only(found, "PrivateData=jobs hides").level is level
 
@@ -253,7 +254,8 @@ def test_private_data_hides_the_main_queue_from_a_coordinator(
 def test_what_is_hidden_from_a_coordinator_is_said_by_name(
     accounted: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str
 ) -> None:
-    monkeypatch.setattr(site_facts, "user_name", lambda: "malletrain")
+    for module in (doctor, site_facts):
+        monkeypatch.setattr(module, "user_name", lambda _uid: "malletrain")
     with accounted.changed(Change(settings={"PrivateData": word})):
         commands = commands_as(accounted, "malletrain", tmp_path)
         finding = only(doctor.examine(commands, HARVEST, time.time), f"PrivateData={word} hides")

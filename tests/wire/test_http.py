@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -100,7 +101,7 @@ def server() -> Iterator[RawServer]:
 
 @pytest.fixture
 def client(server: RawServer, munged: str) -> Iterator[Http]:
-    with Http(server.url, munge_socket=munged, timeout_s=60) as made:
+    with closing(Http(server.url, munge_socket=munged, timeout_s=60)) as made:
         yield made
 
 
@@ -230,14 +231,14 @@ def test_nobody_there(munged: str) -> None:
         (f"http://127.0.0.1:{free_port()}", "nothing listens there: is malletraind running"),
         ("http://no-such-host.invalid:1", "name is not known"),
     ):
-        with Http(url, munge_socket=munged) as client, pytest.raises(DaemonUnavailable, match=words):
+        with closing(Http(url, munge_socket=munged)) as client, pytest.raises(DaemonUnavailable, match=words):
             client.get("/v1/jobs")
 
 
 def test_https_to_a_server_that_does_not_speak_it(server: RawServer, munged: str) -> None:
     url = server.url.replace("http:", "https:")
     server.answers += [said(b"")]
-    with Http(url, munge_socket=munged, timeout_s=2) as client, pytest.raises(DaemonUnavailable):
+    with closing(Http(url, munge_socket=munged, timeout_s=2)) as client, pytest.raises(DaemonUnavailable):
         client.get("/v1/jobs")
 
 

@@ -1,9 +1,11 @@
-"""`malletrain observed`: what `malletraind --observe` would have harvested, by its journal."""
+"""What a journal says: `malletrain observed`, what `malletraind --observe` would have harvested; `malletrain score`,
+what a daemon was worth."""
 
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 import click
 
@@ -12,6 +14,8 @@ from malletrain.cli import common_options
 from malletrain.domain.errors import InvalidInput
 from malletrain.observe.observation import Observation, observation, spread
 from malletrain.store.journal import observed_path, read_events
+
+T = TypeVar("T")
 
 _TIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M"])
 
@@ -77,6 +81,33 @@ def lines(seen: Observation, activate_s: float) -> Iterator[str]:
     )
 
 
+@click.command(
+    epilog="""\b
+Example:
+  malletrain score /var/lib/malletrain/malletrain.db"""
+)
+@click.argument("journal", type=common_options.FILE)
+@click.option("--until", metavar="TIME", type=_TIME, help="Up to then (UTC).")
+@click.option("--json", "as_json", is_flag=True, help="JSON, in seconds and node-seconds.")
+def score(journal: Path, until: datetime | None, as_json: bool) -> None:
+    """Score a daemon's journal in the figures of `malletrain replay`.
+
+    JOURNAL is the daemon's store.path or a copy. It is only read.
+    """
+    # Imported here so that --help need not wait for numpy.
+    from malletrain.replay.report.summary import table
+    from malletrain.replay.scoring.journal_score import score_journal
+
+    if not journal.is_file():
+        raise InvalidInput(str(journal), "is not a file: name the daemon's store.path, or a copy of it")
+    found = score_journal(read_events(journal), _unix(until, None))
+    if as_json:
+        click.echo(json.dumps(found.as_json(), indent=2, allow_nan=False))
+        return
+    for name, value in zip(*table({journal.stem: found}), strict=True):
+        click.echo(f"{name:16}{value}")
+
+
 def _spread(words: str, values: list[float], unit: float, name: str) -> str:
     found = spread(values)
     if not found:
@@ -85,7 +116,7 @@ def _spread(words: str, values: list[float], unit: float, name: str) -> str:
     return f"{words} {middle:.1f} {name} in the median, 9 of 10 up to {high:.1f}"
 
 
-def _unix(at: datetime | None, otherwise: float) -> float:
+def _unix(at: datetime | None, otherwise: T) -> float | T:
     return otherwise if at is None else at.replace(tzinfo=UTC).timestamp()
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import click
 
 from malletrain.cli import render
-from malletrain.cli.common_options import as_json
-from malletrain.cli.jobs import LONG_POLL_S, TimedOut, show
-from malletrain.domain.errors import InvalidInput, MalletrainError
+from malletrain.cli.common_options import CommandFailed, as_json
+from malletrain.cli.jobs import LONG_POLL_S, show
+from malletrain.domain.errors import InvalidInput
 from malletrain.slurm.command import Commands
 from malletrain.wire import address
 from malletrain.wire.daemon import connect
@@ -59,7 +59,7 @@ def drain(nodes: str | None, everything: bool, until: str | None, wait: bool, ti
             break
         if time.monotonic() > deadline:
             who = ", ".join(left[:8])
-            raise TimedOut(f"{len(left)} pilots are still there after {timeout:.0f} s: {who}; see explain")
+            raise CommandFailed(f"{len(left)} pilots are still there after {timeout:.0f} s: {who}; see explain")
         # The journal grows when a pilot ends: wait for that, not for time to pass.
         _, last = daemon.events(after=last, wait_s=min(LONG_POLL_S, max(0.5, deadline - time.monotonic())))
     click.echo(f"{len(named)} nodes kept free of pilots until {render.clock(end)}")
@@ -123,7 +123,7 @@ def stop(everything: bool, now: bool, partition: str | None, account: str | None
     # With slurmctld down a command takes 9 s to say so, and thousands of tasks take their time.
     answer = Commands(timeout_s=60).run(argv)
     if not answer.ok:
-        raise SlurmCommandFailed(f"scancel: {answer.error}")
+        raise CommandFailed(f"scancel: {answer.error}")
     click.echo(f"cancelled: every job of partition {partition}" + (f", account {account}" if account else ""))
 
 
@@ -138,12 +138,6 @@ def _harvest_names() -> tuple[str, str]:
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         why = "no client.toml or malletrain.toml names the harvest partition: name it here"
         raise InvalidInput("--partition", why) from error
-
-
-class SlurmCommandFailed(MalletrainError):
-    """A Slurm command answered with an error."""
-
-    exit_status = 1
 
 
 def _time(text: str) -> float:

@@ -12,8 +12,8 @@ import click
 
 from malletrain.cli.admin import site_setup
 from malletrain.cli.admin.site_setup import Accounts, Wanted
-from malletrain.cli.common_options import PATH
-from malletrain.domain.errors import InvalidInput, MalletrainError
+from malletrain.cli.common_options import PATH, CommandFailed
+from malletrain.domain.errors import InvalidInput
 from malletrain.slurm.command import Commands
 from malletrain.slurm.site import site_facts
 from malletrain.slurm.site.site_facts import SiteFacts
@@ -61,7 +61,7 @@ def setup(users: str, conf: Path | None, undo: bool, for_real: bool, **names: st
     script = "\n".join(["set -e", *lines]).encode("utf-8", "surrogateescape")
     click.echo(script)
     if for_real and subprocess.run(["/bin/sh"], input=script, env=commands.environment, check=False).returncode:
-        raise SetupFailed("a step failed, and those after it were not tried: mend what it says above, run this again")
+        raise CommandFailed("a step failed, and none after it was tried: mend what it says above, and run this again")
 
 
 def _doing(wanted: Wanted, facts: SiteFacts, file: Path, known: Accounts) -> Iterator[str]:
@@ -143,9 +143,3 @@ def _read(file: Path) -> str:
     except OSError as error:
         why = f"cannot be read ({os.strerror(error.errno or 0)}): run this on slurmctld's machine, or give --conf"
         raise InvalidInput(str(file), why) from error
-
-
-class SetupFailed(MalletrainError):
-    """A step of the script failed; those before it stay, and the command may be run again."""
-
-    exit_status = 1

@@ -3,10 +3,11 @@
 import json
 import math
 import os
+import shutil
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from malletrain.cli.admin.surroundings import network_findings, python_findings,
 from malletrain.cli.common_options import PATH, config_file
 from malletrain.config.sections import Config
 from malletrain.domain.errors import InvalidInput
-from malletrain.domain.snapshot import Snapshot
 from malletrain.slurm import read_files
 from malletrain.slurm.command import Commands
 from malletrain.slurm.read_commands import CommandReader
@@ -52,7 +52,9 @@ def snapshot(folder: Path | None, config_file: Path | None, partition: str | Non
         config = configuration.load_or_defaults(config_file)
         reader = CommandReader(_commands(config), time.time, partition or config.slurm.partition)
         seen = reader.snapshot()
-    json.dump(as_json(seen), sys.stdout, ensure_ascii=True)
+    shown = asdict(seen)
+    del shown["leaves"]
+    json.dump(as_json(shown), sys.stdout, ensure_ascii=True)
     sys.stdout.write("\n")
 
 
@@ -127,42 +129,24 @@ def _sites_python() -> str:
 def room_for_journal(config: Config) -> Iterator[Finding]:
     """Whether the journal has room, where this machine has its folder."""
     try:
-        room = os.statvfs(Path(config.store.path).parent)
+        free_mb, least = shutil.disk_usage(Path(config.store.path).parent).free / 1e6, config.store.min_free_mb
     except OSError:
         return
-    free_mb, least = room.f_bavail * room.f_frsize / 1e6, config.store.min_free_mb
-    said, remedy = (
-        f"{free_mb:.0f} MB are free for the journal",
-        f"make room on the file system of {config.store.path}",
-    )
+    said = f"{free_mb:.0f} MB are free for the journal"
     if free_mb < least:
+        remedy = f"make room on the file system of {config.store.path}"
         yield Finding(Level.ERROR, f"{said}, below {least} (store.min_free_mb): nothing new starts", remedy)
     else:
         yield Finding(Level.OK, said)
 
 
-def as_json(seen: Snapshot) -> dict[str, Any]:
-    """The snapshot in values that JSON has: sets sorted, endless times null."""
-    return {
-        "taken_at": seen.taken_at,
-        "nodes": [_plain(node) for node in seen.nodes],
-        "jobs": [_plain(job) for job in seen.jobs],
-        "reservations": [_plain(reservation) for reservation in seen.reservations],
-        "plan": _plain(seen.plan),
-        "warnings": list(seen.warnings),
-    }
-
-
-def _plain(value: Any) -> dict[str, Any]:
-    return {field.name: _json(getattr(value, field.name)) for field in fields(value)}
-
-
-def _json(value: Any) -> Any:
-    if isinstance(value, frozenset):
-        return sorted(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+def as_json(value: Any) -> Any:
+    """What a snapshot has, in values that JSON has: sets sorted, endless times null."""
+    if isinstance(value, dict):
+        return {name: as_json(each) for name, each in value.items()}
+    if isinstance(value, list | tuple | frozenset):
+        return [as_json(each) for each in (sorted(value) if isinstance(value, frozenset) else value)]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _commands(config: Config) -> Commands:

@@ -101,11 +101,6 @@ def comment_refusal(task: str, job: int, comments: Mapping[str, str]) -> str:
     return f"its owner has not announced it for job {job}: its comment in Slurm is {found[:60]!r}, not {wanted!r}"
 
 
-def announced_ones(comments: Mapping[str, str]) -> frozenset[str]:
-    """Of these jobs, those that bear `mtbatch`'s comment."""
-    return frozenset(job for job, comment in comments.items() if comment.startswith(comment_of("")))
-
-
 def holds_node(row: TaskRecord) -> bool:
     """Whether a task holds a node, or was released and may do so at any moment."""
     state = job_state(row.state)

@@ -35,8 +35,10 @@ class ActuatorClient:
 
     def start(self, actions: Sequence[StartPilot]) -> Sequence[Outcome]:
         """As `SlurmCluster.start`. An action whose job has no recorded owner fails without a request."""
-        known = tuple(action for action in actions if self._owner_of(action.job_id) is not None)
-        done = iter(self._send(ActuatorRequest(known, self._owners(known))) if known else ())
+        found = ((action.job_id, self._owner_of(action.job_id)) for action in actions)
+        owners = {job: uid for job, uid in found if uid is not None}
+        known = tuple(action for action in actions if action.job_id in owners)
+        done = iter(self._send(ActuatorRequest(known, owners)) if known else ())
         unknown = Outcome(False, "not started: its job's owner is not known")
         return [next(done) if action in known else unknown for action in actions]
 
@@ -51,10 +53,6 @@ class ActuatorClient:
 
     def take_back(self, strays: Sequence[Stray]) -> Sequence[Outcome]:
         return self._send(ActuatorRequest(tuple(strays), {})) if strays else ()
-
-    def _owners(self, actions: Sequence[StartPilot]) -> dict[int, int]:
-        found = {action.job_id: self._owner_of(action.job_id) for action in actions}
-        return {job: uid for job, uid in found.items() if uid is not None}
 
     def _send(self, request: ActuatorRequest) -> Sequence[Outcome]:
         """Raises `ClusterUnavailable`: the actuator does not answer, or Slurm does not answer it."""

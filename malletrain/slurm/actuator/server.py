@@ -32,6 +32,7 @@ from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
 from malletrain.slurm.queries import Queries
 from malletrain.slurm.site.site_facts import Harvest
+from malletrain.slurm.submission.sbatch import comment_of
 
 log = logging.getLogger("malletrain.actuator")
 
@@ -176,9 +177,9 @@ class Actuator:
     def _take_back(self, cluster: SlurmCluster, strays: Sequence[Stray]) -> list[Outcome]:
         """End jobs that are no pilots. One with `mtbatch`'s comment may be one: it counts as a cancel."""
         now = self._elapsed()
-        announced = limits.announced_ones(self._queries.comments([stray.job for stray in strays]))
+        comments = self._queries.comments([stray.job for stray in strays])
         room = self._cancels.room(now)
-        counted = [stray.job for stray in strays if stray.job in announced]
+        counted = [stray.job for stray in strays if comments.get(stray.job, "").startswith(comment_of(""))]
         self._cancels.take(min(len(counted), room), now)
         beyond = set(counted[room:])
         done = iter(cluster.take_back([stray for stray in strays if stray.job not in beyond]))

@@ -165,12 +165,11 @@ class BatchRequest:
             ("mem", "0"),  # all of the node's
             ("open-mode", "append"),  # a recycled task writes the same file again
         ]
-        own_lines = [(name, value) for name, value in fixed if not self._leaves_out(name, value)]
+        left_out = set(PILOT_OPTIONS) - set(self.pilot_options)
+        own_lines = [
+            (name, value) for name, value in fixed if f"--{name}" + f"={value}" * bool(value) not in left_out
+        ]
         return (*((name, value) for name, value in wanted if value), *own_lines)
-
-    def _leaves_out(self, name: str, value: str) -> bool:
-        option = f"--{name}={value}" if value else f"--{name}"
-        return option in PILOT_OPTIONS and option not in self.pilot_options
 
     def _preamble(self, job: int | str, url: str, python: str, version: str, ca: str, mark: str) -> str:
         options = "\n".join(

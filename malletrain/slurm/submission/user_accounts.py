@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from malletrain.domain.errors import ClusterUnavailable
 from malletrain.slurm.command import Commands
@@ -41,16 +42,12 @@ class UserAccounts:
             return self._pilots
         with self._lock:
             at, account = self._known.get(user, (float("-inf"), ""))
-        if self._elapsed() - at < KEPT_S:
-            return account or self._pilots
-        try:
-            answer = self._commands.run(["sacctmgr", "-n", "-P", "show", "user", f"name={user}", f"format={field}"])
-        except ClusterUnavailable:
-            return account or self._pilots
-        if answer.ok:
-            account = (answer.output.splitlines() or [""])[0].strip().lstrip("*")
-            with self._lock:
-                if len(self._known) >= _MAX_USERS:
-                    self._known.clear()
-                self._known[user] = (self._elapsed(), account)
+        if self._elapsed() - at >= KEPT_S:
+            with suppress(ClusterUnavailable):
+                ask = ["sacctmgr", "-n", "-P", "show", "user", f"name={user}", f"format={field}"]
+                account = (self._commands.ask(ask).splitlines() or [""])[0].strip().lstrip("*")
+                with self._lock:
+                    if len(self._known) >= _MAX_USERS:
+                        self._known.clear()
+                    self._known[user] = (self._elapsed(), account)
         return account or self._pilots
