@@ -107,7 +107,7 @@ def agree(runtime: Runtime, value: float, how: How) -> float | bool:
 
 
 def all_reduce(runtime: Runtime, tensor: torch.Tensor) -> torch.Tensor:
-    """See `Session.all_reduce`."""
+    """See `Session.agree`, of a tensor."""
     return _sum(runtime, lambda: tensor.detach().cpu().contiguous().clone()).to(tensor.device)
 
 
