@@ -13,31 +13,17 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from malletrain.elastic.adapters.ddp import ddp
-    from malletrain.elastic.comm.mpi_group import mpi_world
-    from malletrain.elastic.comm.static_rendezvous import environment_world
-    from malletrain.elastic.data.batch_size import Chosen
-    from malletrain.elastic.data.streams import Streams
-    from malletrain.elastic.errors import ElasticError
-    from malletrain.elastic.gradients.learning_rate import LearningRate
-    from malletrain.elastic.gradients.sync_batchnorm import sync_batchnorm
-    from malletrain.elastic.items import Items
-    from malletrain.elastic.session import Session
-    from malletrain.elastic.session_options import Options
-
-__all__ = [
-    "Chosen",
-    "ElasticError",
-    "Items",
-    "LearningRate",
-    "Options",
-    "Session",
-    "Streams",
-    "ddp",
-    "environment_world",
-    "mpi_world",
-    "sync_batchnorm",
-]
+    from malletrain.elastic.adapters.ddp import ddp as ddp
+    from malletrain.elastic.comm.mpi_group import mpi_world as mpi_world
+    from malletrain.elastic.comm.static_rendezvous import environment_world as environment_world
+    from malletrain.elastic.data.batch_size import Chosen as Chosen
+    from malletrain.elastic.data.streams import Streams as Streams
+    from malletrain.elastic.errors import ElasticError as ElasticError
+    from malletrain.elastic.gradients.learning_rate import LearningRate as LearningRate
+    from malletrain.elastic.gradients.sync_batchnorm import sync_batchnorm as sync_batchnorm
+    from malletrain.elastic.items import Items as Items
+    from malletrain.elastic.session import Session as Session
+    from malletrain.elastic.session_options import Options as Options
 
 #: Environment variable: the descriptor from which the script's process reads the daemon's welcome, a secret.
 WELCOME_FD = "MALLETRAIN_WELCOME_FD"
@@ -58,6 +44,8 @@ _HOMES = {
     "mpi_world": "malletrain.elastic.comm.mpi_group",
     "sync_batchnorm": "malletrain.elastic.gradients.sync_batchnorm",
 }
+
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

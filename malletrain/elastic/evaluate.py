@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 
 from malletrain.elastic.data.prefetch import SampleLoader
+from malletrain.elastic.data.random_seeds import kept_random_state
 from malletrain.elastic.errors import Aborted, ElasticError
 from malletrain.elastic.invariants.agreement import RoundKind
 from malletrain.elastic.runtime import Runtime
@@ -71,7 +72,9 @@ def _fill(
     # Every member computes at least one chunk, to get the names of the metrics.
     for number in range(world.rank, len(starts), world.size) or [0]:
         begin = starts[number]
-        values = metrics(loader.load(-1, range(begin, min(begin + batch_size, length))))
+        with kept_random_state():
+            batch = loader.load(-1, range(begin, min(begin + batch_size, length)))
+        values = metrics(batch)
         if table is None:
             names = sorted(values)
             table = torch.zeros(len(starts), len(names), dtype=torch.float64)
@@ -107,7 +110,7 @@ def agree(runtime: Runtime, value: float, how: How) -> float | bool:
 
 
 def all_reduce(runtime: Runtime, tensor: torch.Tensor) -> torch.Tensor:
-    """See `Session.all_reduce`."""
+    """See `Session.agree`, of a tensor."""
     return _sum(runtime, lambda: tensor.detach().cpu().contiguous().clone()).to(tensor.device)
 
 

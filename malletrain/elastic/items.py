@@ -208,9 +208,7 @@ class _LeaveSignal:
             signal.signal(signal.SIGTERM, self._before)  # type: ignore[arg-type]  # what signal() returned
 
     def check(self) -> None:
-        """Raises:
-        Released: this worker was asked to leave.
-        """
+        """Raise `Released` if this worker was asked to leave."""
         if self._asked.is_set():
             raise Released("asked to leave")
 

@@ -428,7 +428,8 @@ class Runtime:
         return batch
 
     def seed_between(self) -> None:
-        """Seed what the script draws between two steps: alike on every worker, so that they decide alike."""
+        """Seed what the script draws between two steps: alike on every worker, so that they decide alike, and
+        whatever loading has drawn here."""
         seed_plain(mix(self.sampler.seed, self.position.step, BETWEEN_STEPS))
 
     def finish(self, result: Mapping[str, Any] | None) -> None:

@@ -185,6 +185,46 @@ def test_a_seed_is_that_of_torch_and_of_python_and_numpy() -> None:
         assert _draws() == wanted
 
 
+class Drawing(Dataset[torch.Tensor]):
+    """Samples, for each of which so many random numbers are drawn."""
+
+    def __init__(self, numbers: int) -> None:
+        self.numbers = numbers
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        for _ in range(self.numbers):
+            _draws()
+        return torch.full((2,), float(index))
+
+
+def _drawn_by_a_script(dataset: Drawing) -> list[Any]:
+    """Numbers that a script draws after each batch, in each step, after it, and after an evaluation."""
+    found: list[Any] = []
+    with kept_random_state():
+        seed_all(3)
+        model = nn.Linear(2, 1)
+        s = elastic.Session(model, torch.optim.SGD(model.parameters(), lr=0.1), dataset, batch_size=4)
+        for _ in s.epochs(2):
+            for batch in s.batches():
+                found.append(_draws())
+                with s.step():
+                    found.append(_draws())
+                    model(batch).mean().backward()
+                found.append(_draws())
+            s.evaluate(lambda batch: {"count": len(batch)}, dataset)
+            found.append(_draws())
+        s.finish()
+    return found
+
+
+def test_what_a_data_set_draws_moves_no_number_of_the_script() -> None:
+    drawn = _drawn_by_a_script(Drawing(3))
+    assert len(drawn) == 20 and drawn == _drawn_by_a_script(Drawing(0))
+
+
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="an accelerator is seeded by torch")
 def test_seeding_asks_no_file_system(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sources of a script on a cluster are on a file system that all nodes share."""

@@ -26,7 +26,7 @@ import torch
 import torch.multiprocessing
 from torch.utils.data import TensorDataset, default_collate
 
-from malletrain.elastic.data.random_seeds import kept_random_state, seed_sample
+from malletrain.elastic.data.random_seeds import kept_torch_state, seed_sample
 from malletrain.elastic.data.sampler import DrawnOrder, Sampler, Share, mix
 from malletrain.elastic.data.virtual_shards import Shard, ShardedBatch, VirtualShards
 from malletrain.elastic.errors import ElasticError
@@ -66,13 +66,14 @@ class SampleLoader:
         self.elsewhere: Callable[[int, Sequence[int]], Any] | None = None
 
     def load(self, epoch: int, indices: Sequence[int]) -> Any:
-        """Load the samples at `indices` as one batch. The state of global random generators stays as it is."""
+        """Load the samples at `indices` as one batch. Torch's generator stays as it is; Python's and numpy's are left
+        as the last sample has them: the caller seeds or keeps them."""
         if type(self.dataset) is TensorDataset and self.collate is default_collate:
             chosen = torch.frombuffer(array("q", indices), dtype=torch.int64)  # five times as fast as of a list
             return [tensor.index_select(0, chosen) for tensor in self.dataset.tensors]
         if self.elsewhere is not None:
             return self.elsewhere(epoch, indices)
-        with kept_random_state():
+        with kept_torch_state():
             return self.collate([self._item(epoch, index) for index in indices])
 
     def _item(self, epoch: int, index: int) -> Any:

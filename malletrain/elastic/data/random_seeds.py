@@ -53,17 +53,27 @@ def seed_sample(seed: int, *further: torch.Generator) -> None:
 
 
 @contextmanager
-def kept_random_state(*further: torch.Generator) -> Iterator[None]:
-    """A context manager after which these generators are as before."""
+def kept_torch_state(*further: torch.Generator) -> Iterator[None]:
+    """A context manager after which torch's generator of the CPU, and further ones, are as before."""
     generators = [torch.default_generator, *further]
-    before, python_before = [each.get_state() for each in generators], random.getstate()
-    numpy = sys.modules.get("numpy")
-    numpy_before = numpy.random.get_state() if numpy is not None else None
+    before = [each.get_state() for each in generators]
     try:
         yield
     finally:
         for generator, state in zip(generators, before, strict=True):
             generator.set_state(state)
-        random.setstate(python_before)
-        if numpy is not None:
-            numpy.random.set_state(numpy_before)
+
+
+@contextmanager
+def kept_random_state(*further: torch.Generator) -> Iterator[None]:
+    """A context manager after which also Python's generator and numpy's are as before. (Numpy's state is copied
+    number by number, in .2 ms.)"""
+    python_before, numpy = random.getstate(), sys.modules.get("numpy")
+    numpy_before = numpy.random.get_state() if numpy is not None else None
+    with kept_torch_state(*further):
+        try:
+            yield
+        finally:
+            random.setstate(python_before)
+            if numpy is not None:
+                numpy.random.set_state(numpy_before)

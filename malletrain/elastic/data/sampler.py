@@ -157,7 +157,7 @@ class Sampler:
         if count <= 0:
             raise ElasticError(f"epoch {epoch} has no sample at {cursor}")
         part, order = part_of(count, rank, size), self.permutation(epoch)
-        return Share([order[cursor + place] for place in part] or [order[cursor]], len(part), count)
+        return Share(order[cursor + part.start : cursor + part.stop] or [order[cursor]], len(part), count)
 
 
 def part_of(count: int, rank: int, size: int) -> range:

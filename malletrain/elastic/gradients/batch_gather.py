@@ -121,25 +121,19 @@ class BatchGather:
         own = counts[self._committer.world.rank]
         table = torch.zeros(sum(counts), *tensor.shape[1:], dtype=_summable(tensor.dtype))
         table[start : start + own] = tensor[:own].cpu()
-        return self._summed(table).to(tensor)
+        return self._reducer.sum_in_step(table).to(tensor)
 
     def scatter_gradients(self, gradient: torch.Tensor, counts: list[int], rows: int) -> torch.Tensor:
         """The gradient by this member's rows, from those that each member has by all rows."""
         rank = self._committer.world.rank
         factor = self._weight / self._batch if self._mean else float(self._weight > 0)
         table = gradient.cpu().to(_summable(gradient.dtype), copy=True).mul_(factor)
-        table = self._summed(table)
+        self._reducer.sum_in_step(table)
         out = torch.zeros(rows, *gradient.shape[1:], dtype=gradient.dtype, device=gradient.device)
         start, own = sum(counts[:rank]), counts[rank]
         if own and factor:
             out[:own] = (table[start : start + own] / factor).to(out)
         return out
-
-    def _summed(self, table: torch.Tensor) -> torch.Tensor:
-        if self._reducer.aborted is None:
-            with self._reducer.holding():
-                self._committer.sum(table)
-        return table
 
 
 def _summable(dtype: torch.dtype) -> torch.dtype:

@@ -61,22 +61,17 @@ class LearningRateScaling:
         self._rule = rule
         self._reference = reference
         self._noise = noise
-        self._batch = reference
+        self.batch = reference  #: samples of a full step
         self._samples = 0
         self._from, self._since = 1.0, -rule.warm_up  #: the gain before the last change; samples_done at that change
         self._progress = 0.0
-
-    @property
-    def batch(self) -> int:
-        """Samples of a full step."""
-        return self._batch
 
     @property
     def gain(self) -> float:
         """The factor on the learning rate now."""
         if self._rule.rule == "none":
             return 1.0
-        aim = self._rule.gain(self._batch, self._reference, self._noise())
+        aim = self._rule.gain(self.batch, self._reference, self._noise())
         passed = self._samples - self._since
         if passed >= self._rule.warm_up:
             return aim
@@ -90,8 +85,8 @@ class LearningRateScaling:
 
     def change(self, batch: int) -> None:
         """Set the batch from the next step on."""
-        if batch != self._batch:
-            self._from, self._since, self._batch = self.gain, self._samples, batch
+        if batch != self.batch:
+            self._from, self._since, self.batch = self.gain, self._samples, batch
 
     def committed(self, total: int) -> None:
         """Record that a step was committed, and `total` samples since training began."""
@@ -123,9 +118,9 @@ class LearningRateScaling:
 
     def state_dict(self) -> dict[str, Any]:
         changed = {"from": self._from, "since": self._since}
-        return {"batch": self._batch, "samples": self._samples, "progress": self._progress, **changed}
+        return {"batch": self.batch, "samples": self._samples, "progress": self._progress, **changed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._batch, self._samples = int(state["batch"]), int(state["samples"])
+        self.batch, self._samples = int(state["batch"]), int(state["samples"])
         self._from, self._since = float(state["from"]), int(state["since"])
         self._progress = float(state["progress"])

@@ -193,6 +193,13 @@ class GradientReducer:
                 raise
             self.aborted = error
 
+    def sum_in_step(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sum a tensor over members, in place, within a step; it stays as it is where the step is void."""
+        if self.aborted is None:
+            with self.holding():
+                self._committer.sum(tensor)
+        return tensor
+
     def settle(self) -> None:
         """Wait until the gradients of all steps so far are known to be finite: a worker that trains alone on a device
         does not wait in each step. Call it before the training state is saved or sent. Raises `ElasticError`."""

@@ -103,10 +103,7 @@ class SyncBatchNormLayers:
 
     def sum(self, table: torch.Tensor) -> torch.Tensor:
         """Sum over members, in place."""
-        if self.together and self._reducer.aborted is None:
-            with self._reducer.holding():
-                self._committer.sum(table)
-        return table
+        return self._reducer.sum_in_step(table) if self.together else table
 
     def _contribute(self) -> list[torch.Tensor]:
         rows = [row.to("cpu") for layer in self._layers for row in layer.rows]

@@ -140,19 +140,20 @@ class Invariants:
     def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Raise `ElasticError` if a step that changes parameters has other gradients than those of the whole
         batch."""
+        covered, in_step = self._reducer.covered, self._in_step()
         every = [each for group in optimizer.param_groups for each in group["params"]]
-        others = [each for each in every if id(each) not in self._reducer.covered]
-        covered, in_step = len(others) < len(every), self._in_step()
-        if covered:
+        others = [each for each in every if id(each) not in covered]
+        trains = len(others) < len(every)  # the session's model
+        if trains:
             self._check_phase(in_step=in_step)
-            if in_step and not self._stale.isdisjoint(map(id, every)):
+            if in_step and self._stale and not self._stale.isdisjoint(map(id, every)):
                 raise ElasticError(
                     "optimizer.step() has gradients that were added to those of an earlier step, which are sums over "
                     "all workers already: call optimizer.zero_grad() in every step, before backward(); for parts of "
                     "a batch, `with step.accumulate():` inside a step"
                 )
         strange = [each for each in others if getattr(each, "grad", None) is not None]
-        if strange and not self._reducer.adapting and (in_step or covered):
+        if strange and not self._reducer.adapting and (in_step or trains):
             raise ElasticError(
                 f"{type(optimizer).__name__}.step() trains a parameter of shape {tuple(strange[0].shape)} that the "
                 "session does not have: Session([generator, discriminator], [optimizer_g, optimizer_d], ...). A copy "

@@ -24,6 +24,7 @@ from malletrain.elastic.comm.addresses import own_host
 from malletrain.elastic.comm.node_group import LocalRank, find_local_rank
 from malletrain.elastic.comm.peer_store import StoreServer
 from malletrain.elastic.data.prefetch import SampleLoader
+from malletrain.elastic.data.random_seeds import kept_random_state
 from malletrain.elastic.data.sampler import Sampler
 from malletrain.elastic.data.streams import StreamReader, StreamSampler
 from malletrain.elastic.errors import ElasticError
@@ -190,7 +191,8 @@ def warm_up(
     indices = sampler.share(0, 0, 0, 1).indices
     try:
         for size in _sizes(model, sampler.batch_size):
-            batch = loader.load(0, indices[:size])
+            with kept_random_state():
+                batch = loader.load(0, indices[:size])
             out = rehearse(batch) if rehearse is not None else _call(model, batch)
             leaves = (leaf for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor) and leaf.requires_grad)
             total = sum(leaf.float().sum() for leaf in leaves if leaf.is_floating_point())

@@ -32,17 +32,16 @@ class BufferCopies:
         ]
         kept, self._kept = self._kept, {}
         into, buffers = [], []
-        with torch.no_grad():
-            for _, _, buffer in self._places:
-                before, copy = kept.get(id(buffer), (None, None))
-                if copy is None or before is not buffer or copy.shape != buffer.shape or copy.dtype != buffer.dtype:
-                    copy = buffer.detach().clone()
-                else:
-                    into.append(copy)
-                    buffers.append(buffer.detach())
-                self._kept[id(buffer)] = buffer, copy
-            if into:
-                torch._foreach_copy_(into, buffers)
+        for _, _, buffer in self._places:
+            before, copy = kept.get(id(buffer), (None, None))
+            if copy is None or before is not buffer or copy.shape != buffer.shape or copy.dtype != buffer.dtype:
+                copy = buffer.detach().clone()
+            else:
+                into.append(copy)
+                buffers.append(buffer.detach())
+            self._kept[id(buffer)] = buffer, copy
+        if into:
+            torch._foreach_copy_(into, buffers)
 
     def of(self, buffer: torch.Tensor) -> torch.Tensor:
         """The copy of a buffer that the last `take` has found."""

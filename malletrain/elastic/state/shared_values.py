@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator, MutableMapping
-from typing import Any
+from collections import UserDict
+from collections.abc import Iterator
+from typing import Any, Self
 
 import torch
 
@@ -14,47 +15,36 @@ from malletrain.elastic.state.training_state import SCRIPT_VALUES, require_plain
 _GENERATOR, _PYTHON, _NUMPY = "\0generator", "\0random", "\0numpy"
 
 
-class SharedValues(MutableMapping[str, Any]):
+class SharedValues(UserDict[str, Any]):
     """A dictionary whose values a worker that joins, or a job that resumes, gets as they are in the training.
 
     Values are numbers, text, None, tensors, lists, tuples and dictionaries of such, `torch.Generator`,
     `random.Random`, and numpy's `Generator` and `RandomState`. Set their first values before the first epoch. Raises
     `ElasticError`: a value is of another kind."""
 
-    def __init__(self) -> None:
-        self._values: dict[str, Any] = {}
-
-    def __getitem__(self, name: str) -> Any:
-        return self._values[name]
-
     def __setitem__(self, name: str, value: Any) -> None:
         require_plain(_captured(value), "tracked", SCRIPT_VALUES, name)
-        self._values[name] = value
+        self.data[name] = value
 
-    def __delitem__(self, name: str) -> None:
-        del self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
+    def __ior__(self, other: Any) -> Self:  # type: ignore[override,misc]
+        self.update(other)  # UserDict's own would look at no value
+        return self
 
     def plain(self) -> dict[str, Any]:
         """The values that are numbers or text."""
-        return {name: value for name, value in self._values.items() if isinstance(value, bool | int | float | str)}
+        return {name: value for name, value in self.data.items() if isinstance(value, bool | int | float | str)}
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """The tensors, and those of dictionaries and lists, by path."""
-        for name, value in self._values.items():
+        for name, value in self.data.items():
             yield from _tensors(name, value)
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: _captured(value) for name, value in self._values.items()}
+        return {name: _captured(value) for name, value in self.data.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
-            self._values[name] = _restored(value, self._values.get(name))
+            self.data[name] = _restored(value, self.data.get(name))
 
 
 def _tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
