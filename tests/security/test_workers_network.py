@@ -92,7 +92,7 @@ def torch_stores(ports: list[int]) -> list[int]:
 @pytest.fixture
 def live(tmp_path: Path) -> Iterator[tuple[Coordinator, Pod, Path]]:
     """A job of two real workers that train, slowly until `go`: for longer than any test attacks them."""
-    options = ["--epochs", "40", "--step-seconds", "0.2", "--slow-until", str(tmp_path / "go")]
+    options = ["--epochs", "12", "--step-seconds", "0.2", "--slow-until", str(tmp_path / "go")]
     with running(tmp_path) as (daemon, pod):
         for task in (0, 1):
             pod.spawn(daemon.url, task, [SCRIPT, *options])
