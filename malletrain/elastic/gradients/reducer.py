@@ -102,6 +102,11 @@ class GradientReducer:
         self._hooks: list[Any] = []
         self._flats: list[torch.Tensor] | None = None  #: the buffers that are summed, one a bucket
         self.lay_out(parameters)
+        self._armed = False
+        self._running = False
+        self.accumulating = False
+        self._weight, self._batch = 1.0, 1
+        self._passes, self._pass = 1, 0
         self._alone = True
         self._seen: set[int] = set()
         self._launched = 0
@@ -114,11 +119,13 @@ class GradientReducer:
         self.must_be_finite = True
         self.own_ns_per_sample = 0
         self.ns_per_sample: list[int] = []
+        self._on_commit: Callable[[StepOutcome], None] = lambda _: None
+        self._closed = False
+        self.phase = GradientPhase.NONE
         self.adapting = False
         self.on_abort: Callable[[], None] | None = None
         self.aborted: Aborted | StepRepeated | None = None
-        self.arm(1.0, 1, lambda _: None)
-        self.disarm()
+        self._clears = False
         self.trial = SizeTrial()
         #: Of a worker alone on a device: step, names and norms of gradients on their way from it.
         self._unread: tuple[int, list[str], LateRead] | None = None
