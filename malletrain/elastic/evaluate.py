@@ -14,7 +14,7 @@ import torch
 
 from malletrain.elastic.data.prefetch import SampleLoader
 from malletrain.elastic.data.random_seeds import kept_random_state
-from malletrain.elastic.errors import Aborted, ElasticError
+from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.invariants.agreement import RoundKind
 from malletrain.elastic.runtime import Runtime
 
@@ -47,7 +47,7 @@ def evaluate(
                 runtime.lifecycle.between_steps(in_evaluation=True)
                 many = min(len(starts) - len(rows), CHUNKS_PER_MEMBER * MEMBERS_PER_ROUND)
                 chunks = starts[len(rows) : len(rows) + many]
-                table, names = _fill(runtime, loader, metrics, batch_size, chunks, names)
+                table, names = _fill(runtime, loader, metrics, batch_size, chunks)
                 summed = runtime.lifecycle.sum(table, RoundKind.EVALUATE, len(rows))
                 if summed is not None:
                     rows.extend(summed.tolist())
@@ -63,25 +63,21 @@ def _fill(
     metrics: Callable[[Any], Mapping[str, Any]],
     batch_size: int,
     starts: list[int],
-    names: list[str],
 ) -> tuple[torch.Tensor, list[str]]:
     """A table with this member's rows, and the names of its columns."""
-    world = runtime.committer.world
-    table: torch.Tensor | None = None
-    length = len(loader.dataset)
+    world, length = runtime.committer.world, len(loader.dataset)
+    found: dict[int, dict[str, float]] = {}
     # Every member computes at least one chunk, to get the names of the metrics.
     for number in range(world.rank, len(starts), world.size) or [0]:
         begin = starts[number]
         with kept_random_state():
             batch = loader.load(-1, range(begin, min(begin + batch_size, length)))
-        values = metrics(batch)
-        if table is None:
-            names = sorted(values)
-            table = torch.zeros(len(starts), len(names), dtype=torch.float64)
+        found[number] = {name: float(value) for name, value in metrics(batch).items()}
+    names = sorted(next(iter(found.values())))
+    table = torch.zeros(len(starts), len(names), dtype=torch.float64)
+    for number, values in found.items():
         if number % world.size == world.rank:
-            table[number] = torch.tensor([float(values[name]) for name in names], dtype=torch.float64)
-    if table is None:
-        raise Aborted("nothing to evaluate")
+            table[number] = torch.tensor([values[name] for name in names], dtype=torch.float64)
     return table, names
 
 

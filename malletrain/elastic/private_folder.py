@@ -48,7 +48,6 @@ class PrivateFolder:
         return _opened(self.path / name, self.descriptor, create=create)
 
     def names(self) -> list[str]:
-        """What is in it."""
         return os.listdir(self.descriptor)  # noqa: PTH208 - a descriptor
 
     def opener(self, name: str, flags: int) -> int:

@@ -176,7 +176,7 @@ class Runtime:
             local_rank,
             self.state,
             pilot.local_leader if pilot else None,
-            standalone_record.find_record(environ) if pilot is None else None,
+            functools.partial(standalone_record.record, dict(environ)) if pilot is None else None,
             functools.partial(worker_start.end_script, environ),
         )
         if before is not None and before.in_world:
@@ -220,7 +220,7 @@ class Runtime:
         rounds = self.invariants.agreement.open
         opens = [functools.partial(rounds, kind) for kind in (RoundKind.STEP, RoundKind.GATHER, RoundKind.COUNT)]
         self.reducer.open_pass = opens[0]
-        self.gathers = BatchGather(self.committer, self.reducer, opens[1], opens[2], mean=mean)
+        self.gathers = BatchGather(self.committer, self.reducer, opens[1], opens[2], mean=mean, sharded=bool(shards))
         self.streams = StreamBatches(stream_sampler, reader, positions, self.reducer) if streams is not None else None
         self._batch_loader: BatchLoader | StreamBatches = self.streams or BatchLoader(
             sampler, sample_loader, self.shards, settings.loaders

@@ -255,10 +255,7 @@ class Session:
         Raises:
             ElasticError: it is called outside a step or inside `accumulate`, or beside a `weight` or
             `virtual_shards`."""
-        r = self._runtime
-        if r.shards is not None:
-            raise ElasticError("s.mean() does not bear virtual_shards")
-        return r.gathers.mean(values, float(over))
+        return self._runtime.gathers.mean(values, float(over))
 
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:
         """The rows of all workers' samples in one tensor, for a loss that compares the samples of the whole batch:
@@ -279,10 +276,7 @@ class Session:
             ElasticError: it is called outside a step or inside `accumulate`, has other rows, or the session has
                 `virtual_shards`.
         """
-        r = self._runtime
-        if r.shards is not None:
-            raise ElasticError("s.gather() does not bear virtual_shards")
-        return r.gathers.gather(tensor)
+        return self._runtime.gathers.gather(tensor)
 
     def report(self, **values: float) -> None:
         """Record metrics for the job and for searches. Call it on every worker; the main one's values count."""

@@ -43,7 +43,7 @@ def gradient_of(*, mean: bool, shares: list[int] | None = None) -> Callable[[Gro
         committer = StepCommitter(Calm())
         committer.world = TrainingWorld(1, tuple(f"w{rank}" for rank in range(group.size)), group)
         reducer = GradientReducer([("p", parameter)], committer, mean=mean)
-        gathers = BatchGather(committer, reducer, lambda _: None, lambda _: None, mean=mean)
+        gathers = BatchGather(committer, reducer, lambda _: None, lambda _: None, mean=mean, sharded=False)
         mine = shares or [len(SAMPLES)]
         begin, many = sum(mine[: group.rank]), mine[group.rank]
         part = slice(begin, begin + many) if many else slice(0, 1)

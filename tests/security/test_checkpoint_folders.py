@@ -18,7 +18,7 @@ from torch import nn
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.link.standalone_record import StandaloneRecord
+from malletrain.elastic.link.standalone_record import RECORD_VARIABLE, record
 from malletrain.elastic.private_folder import PrivateFolder
 from malletrain.elastic.state import checkpoint_store
 from malletrain.elastic.state.checkpoint_store import SKELETON, STATE_FILE, CheckpointStore
@@ -203,5 +203,5 @@ def test_a_study_goes_on_from_its_users_own_journal_alone(tmp_path: Path) -> Non
 def test_a_record_is_not_written_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "record").symlink_to(tmp_path / "other")
     with pytest.raises(OSError, match="symbolic links"):
-        StandaloneRecord(tmp_path / "record").say(Leaving("x"))
+        record({RECORD_VARIABLE: str(tmp_path / "record")}, Leaving("x"))
     assert not (tmp_path / "other").exists()

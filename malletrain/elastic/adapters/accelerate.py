@@ -49,7 +49,6 @@ class ElasticAccelerator(Accelerator):
 
     @property
     def num_processes(self) -> int:
-        """The number of processes that train now."""
         return 1 if self._session is None else self._session.size
 
     @property
@@ -66,7 +65,6 @@ class ElasticAccelerator(Accelerator):
         return self.is_main_process
 
     def print(self, *args: Any, **more: Any) -> None:
-        """Print on the main worker only."""
         if self.is_main_process:
             print(*args, **more)
 

@@ -144,7 +144,6 @@ class ElasticTrainer(Trainer):
         super()._load_best_model()
 
     def save_model(self, *args: Any, **more: Any) -> None:
-        """Save on the main worker only."""
         if self.is_world_process_zero():
             super().save_model(*args, **more)
 

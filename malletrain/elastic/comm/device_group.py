@@ -60,14 +60,14 @@ class DeviceGroup:
         collectives, self._collectives = self._collectives, None
         if collectives is not None:
             held, self._pending = self._pending, []
-            close_behind(lambda: _abort(collectives, held), "abort-device")
 
+            def abort() -> None:
+                try:
+                    collectives.abort()
+                finally:
+                    held.clear()
 
-def _abort(collectives: Collectives, held: list[_DeviceWork]) -> None:
-    try:
-        collectives.abort()
-    finally:
-        held.clear()
+            close_behind(abort, "abort-device")
 
 
 class _DeviceWork:

@@ -121,23 +121,21 @@ class NodeGroup:
                 raise abandoned()
 
     def _sum(self, flat: torch.Tensor) -> None:
+        """Sum in the three stages."""
+        local = self._local
         try:
-            self._sum_in_stages(flat)
+            self._finish(local.all_reduce(flat))
+            if isinstance(self._across, SoloGroup):
+                return
+            parts = flat.tensor_split(local.size)
+            if parts[local.rank].numel():
+                self._finish(self._across.all_reduce(parts[local.rank]))
+            for rank, part in enumerate(parts):
+                if rank != local.rank:
+                    part.zero_()
+            self._finish(local.all_reduce(flat))
         except PeerLost:
             raise
         except Exception as error:
             # abandon() may come at any moment; whatever fails then means the same to the caller.
             raise PeerLost(str(error)) from error
-
-    def _sum_in_stages(self, flat: torch.Tensor) -> None:
-        local = self._local
-        self._finish(local.all_reduce(flat))
-        if isinstance(self._across, SoloGroup):
-            return
-        parts = flat.tensor_split(local.size)
-        if parts[local.rank].numel():
-            self._finish(self._across.all_reduce(parts[local.rank]))
-        for rank, part in enumerate(parts):
-            if rank != local.rank:
-                part.zero_()
-        self._finish(local.all_reduce(flat))

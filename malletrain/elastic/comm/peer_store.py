@@ -78,7 +78,6 @@ class StoreServer:
             self._changed.notify_all()
 
     def set(self, key: str, text: str) -> None:
-        """Set a key, replacing its value."""
         self._answer(_SET, key, text.encode(), 0.0)
 
     def look(self, key: str) -> str | None:
@@ -175,7 +174,6 @@ class PeerStore(_dist.Store):  # type: ignore[misc]  # of torch, without types
         return None if found is None else found.decode()
 
     def close(self) -> None:
-        """Close the connection."""
         self._channel.close()
 
     # --- as torch calls it ------------------------------------------------------------------------------------

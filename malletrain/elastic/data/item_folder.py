@@ -163,7 +163,6 @@ class ItemFolder:
         return self._put(self._result(number), data)
 
     def has_result(self, number: int) -> bool:
-        """Whether the batch is committed."""
         return self._result(number).exists()
 
     def result(self, number: int) -> bytes:

@@ -63,7 +63,6 @@ class StreamPositions:
         return epoch == self.epoch and all(self.over)
 
     def live(self) -> list[int]:
-        """The streams that are not over."""
         return [stream for stream, over in enumerate(self.over) if not over]
 
     def advance(self, taken: list[int], over: list[int]) -> None:

@@ -27,7 +27,8 @@ from malletrain.elastic.gradients.reducer import GradientReducer
 class BatchGather:
     """Gathers rows over the members of one session, within a step. `open_round`, `open_count`: called with the number
     of the gathering, or of the count, in this step before anything of it is summed: members that do something else
-    then are found out. `mean`: whether the script's loss is a mean over its samples (else a sum)."""
+    then are found out. `mean`: whether the script's loss is a mean over its samples (else a sum).
+    `sharded`: whether it makes it for virtual shards."""
 
     def __init__(
         self,
@@ -37,8 +38,9 @@ class BatchGather:
         open_count: Callable[[int], None],
         *,
         mean: bool,
+        sharded: bool,
     ) -> None:
-        self._mean = mean
+        self._mean, self._sharded = mean, sharded
         self._committer = committer
         self._reducer = reducer
         self._open_round = open_round
@@ -108,6 +110,8 @@ class BatchGather:
         return torch.tensor([row], dtype=dtype)
 
     def _check_place(self, call: str) -> None:
+        if self._sharded:
+            raise ElasticError(f"{call} does not bear virtual_shards")
         if not self._in_step or not self._reducer.passes_left:
             raise ElasticError(
                 f"call {call} inside `with s.step():`, before its last backward(); for figures s.agree()"

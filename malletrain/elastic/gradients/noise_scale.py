@@ -48,13 +48,11 @@ class NoiseScale:
         return self._variance / self._signal
 
     def measures(self, step: int) -> bool:
-        """Whether a step is measured."""
         return step % self.every == 0
 
     # --- several members -----------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Begin a step."""
         self._local = []
 
     def add_local(self, flat: torch.Tensor) -> None:

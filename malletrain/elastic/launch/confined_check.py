@@ -243,7 +243,6 @@ def _head(path: Path) -> bytes:
 
 
 def main(folder: str, seen: str, seconds: str, most_bytes: str, *command: str) -> None:
-    """Run the command line."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     print(json.dumps(run(folder, seen, float(seconds), int(most_bytes), command)._asdict()))

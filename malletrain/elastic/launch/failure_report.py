@@ -82,24 +82,23 @@ class FailureReporter:
     def report(self, error: BaseException, *, whole: bool = True) -> None:
         """Report an exception of the script; the first one only, and none that merely ends the process. `whole`:
         whether the training state is that of a step: not between a commit and the end of its step."""
-        if self._reported or isinstance(error, SystemExit | KeyboardInterrupt):
+        if isinstance(error, SystemExit | KeyboardInterrupt):
             return
-        self._reported = True
-        if whole and not isinstance(error, ElasticError):  # which says that the state itself may be wrong
-            self._keep()
         line = line_of(error.__traceback__)
-        text = f"{self._worker()}: {type(error).__name__}: {error}"[:MAX_TEXT_CHARACTERS]
-        text = f"{text} ({line})" if line else text
-        self._send(messages.Failed(self._step(), text[:MAX_TEXT_CHARACTERS]))
+        text = f"{type(error).__name__}: {error}"[:MAX_TEXT_CHARACTERS] + (f" ({line})" if line else "")
+        self._report(text, keep=whole and not isinstance(error, ElasticError))  # which says that the state is wrong
 
     def report_end(self, *, whole: bool) -> None:
         """Report that the script ends without an exception, and before `Session.finish`. `whole`: see `report`."""
+        self._report(ENDED, keep=whole)
+
+    def _report(self, text: str, *, keep: bool) -> None:
         if self._reported:
             return
         self._reported = True
-        if whole:
+        if keep:
             self._keep()
-        self._send(messages.Failed(self._step(), f"{self._worker()}: {ENDED}"))
+        self._send(messages.Failed(self._step(), f"{self._worker()}: {text}"[:MAX_TEXT_CHARACTERS]))
 
     def install(self) -> None:
         """Report what nothing in the script catches, then go on as Python does."""

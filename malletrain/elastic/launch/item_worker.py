@@ -14,7 +14,7 @@ from pathlib import Path
 
 from malletrain.elastic.data.item_folder import committed_items
 from malletrain.elastic.errors import ItemsError
-from malletrain.elastic.launch import kill_group, shell_status
+from malletrain.elastic.launch import kill_group
 from malletrain.elastic.launch.restart import MAX_FAILURES, Restarter
 from malletrain.wire import messages
 
@@ -104,14 +104,7 @@ class ItemWorker(Restarter):
         self._failures = self._failures + 1 if total <= self._done_at_failure or self._failures == 0 else 1
         self._done_at_failure = total
         if self._failures >= MAX_FAILURES:
-            self._link.say(
-                messages.Failed(
-                    batches,
-                    f"the script ended with status {status}, {self._failures} times, and no item was committed",
-                )
-            )
-            self._link.flush(10.0)
-            return shell_status(status)
+            return self._fail(batches, status, ", and no item was committed")
         log.warning("the script ended with status %d: it is started again", status)
         self._again_at = time.monotonic() + AGAIN_S
         return None

@@ -51,7 +51,6 @@ def made(number: int) -> None:
 
 
 def is_latest(number: int) -> bool:
-    """Whether no session was made after this one."""
     return number == _latest
 
 

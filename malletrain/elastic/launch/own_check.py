@@ -162,7 +162,6 @@ class BackgroundCheck:
         return {SCRIPT_TO: f"/proc/{os.getpid()}/fd/{self._says}"}
 
     def start(self) -> None:
-        """Listen, in a thread."""
         threading.Thread(target=self._run, name="malletrain-check", daemon=True).start()
 
     def stop(self) -> None:

@@ -231,16 +231,19 @@ class Restarter:
         early = time.monotonic() - self._started_at < EARLY_FAILURE_S
         self._failures = self._failures + 1 if early else 1
         if self._failures >= MAX_FAILURES:
-            self._link.say(
-                messages.Failed(0, f"the script ended with status {status}, {self._failures} times in a row")
-            )
-            self._link.flush(10.0)
-            return shell_status(status)
+            return self._fail(0, status, " in a row")
         if self._seat(self._plan) == 0:
             self._say_warm()  # another process may have taken the port since the last script listened there
         # Usually because a peer is lost: the remaining members start again together.
         self._link.say(messages.Fault(self._plan.generation, 0, "closed", f"the script ended with status {status}"))
         return self._wait_for_another()
+
+    def _fail(self, step: int, status: int, how: str) -> int:
+        """Have the job fail; returns the exit status for this process."""
+        said = f"the script ended with status {status}, {self._failures} times{how}"
+        self._link.say(messages.Failed(step, said))
+        self._link.flush(10.0)
+        return shell_status(status)
 
     def _wait_for_another(self) -> int | None:
         """Wait for a newer plan; returns an exit status if none comes."""

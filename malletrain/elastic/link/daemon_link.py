@@ -114,7 +114,6 @@ class Link(Directives):
         ]
 
     def start(self) -> None:
-        """Start both threads."""
         for thread in self._threads:
             thread.start()
 

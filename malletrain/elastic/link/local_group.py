@@ -204,7 +204,6 @@ class Follower(Directives):
         return time.monotonic()
 
     def start(self) -> None:
-        """Start to listen to the leader."""
         threading.Thread(target=self._hear, name="malletrain-follow", daemon=True).start()
 
     def close(self) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 from malletrain.wire import messages
 
@@ -18,26 +17,16 @@ RECORD_VARIABLE = "MALLETRAIN_RECORD"
 _finished = False
 
 
-class StandaloneRecord:
-    """A file of messages. `path`: created on the first message."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def say(self, message: messages.Message) -> None:
-        """Append one message in a single write."""
-        line = json.dumps(messages.to_json(message)) + "\n"
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        try:
-            os.write(descriptor, line.encode())
-        finally:
-            os.close(descriptor)
-
-
-def find_record(environ: Mapping[str, str]) -> StandaloneRecord | None:
-    """The record that the environment asks for, or None."""
-    path = environ.get(RECORD_VARIABLE)
-    return StandaloneRecord(Path(path)) if path else None
+def record(environ: Mapping[str, str], message: messages.Message) -> None:
+    """Append a message, in a single write, to the file that the environment names; it is made with the first one."""
+    if not environ.get(RECORD_VARIABLE):
+        return
+    line = json.dumps(messages.to_json(message)) + "\n"
+    descriptor = os.open(environ[RECORD_VARIABLE], os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        os.write(descriptor, line.encode())
+    finally:
+        os.close(descriptor)
 
 
 def note_finish() -> None:

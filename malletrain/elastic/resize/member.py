@@ -11,7 +11,6 @@ from malletrain.elastic.comm.step_commit import StepCommitter
 from malletrain.elastic.errors import Aborted, ElasticError, JobOver, Released
 from malletrain.elastic.link.daemon_link import Link
 from malletrain.elastic.link.local_group import Follower, LocalLeader
-from malletrain.elastic.link.standalone_record import StandaloneRecord
 from malletrain.elastic.resize.pending_groups import PendingGroups
 from malletrain.elastic.state.training_state import TrainingState
 from malletrain.wire import messages
@@ -41,7 +40,7 @@ class Member:
         local_rank: LocalRank,
         state: TrainingState,
         local_leader: LocalLeader | None,
-        record: StandaloneRecord | None,
+        record: Callable[[messages.Message], None] | None,
         end_script: Callable[[], None],
     ) -> None:
         self.worker = worker
@@ -67,7 +66,7 @@ class Member:
         if self.link is not None:
             self.link.say(message)
         elif self._record is not None:
-            self._record.say(message)
+            self._record(message)
 
     def need_link(self) -> Link | Follower:
         """The link. Raises `ElasticError` where there is none."""
@@ -76,7 +75,6 @@ class Member:
         return self.link
 
     def has_seat(self, plan: messages.Plan) -> bool:
-        """Whether this worker takes part in the world of `plan`."""
         return any(seat.worker == self.worker for seat in plan.members)
 
     # --- step_commit.WorldMonitor ---------------------------------------------------------------------------------

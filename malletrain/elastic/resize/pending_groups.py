@@ -28,8 +28,6 @@ MakeGroup = Callable[[messages.Plan], Group]
 
 
 class _Build(Making[Group]):
-    """A group being made."""
-
     def __init__(self, plan: messages.Plan, make: MakeGroup) -> None:
         self.plan = plan
         self.cancelled = False

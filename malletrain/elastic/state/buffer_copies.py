@@ -12,8 +12,6 @@ FIRST_STEPS, STEPS_BETWEEN_WALKS = 8, 50
 
 
 class BufferCopies:
-    """See the module."""
-
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
         self._steps = 0
