@@ -10,7 +10,8 @@ import pytest
 from malletrain.script_check.likely_causes import likely_causes
 from malletrain.script_check.unmet_conditions import unmet_conditions
 from tests.elastic.train_habits import HABITS, Kind
-from tests.script_check.test_check import SCRIPT_OF_HABITS, UNSEEDED, checked
+from tests.script_check.conftest import Checked
+from tests.script_check.test_check import SCRIPT_OF_HABITS, UNSEEDED
 
 TEXT = Path(SCRIPT_OF_HABITS).read_text()
 PARTS = {node.name: node for node in ast.parse(TEXT).body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
@@ -90,14 +91,13 @@ def test_conditions_on_epochs_that_were_not_met_are_named() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.alone
-def test_a_later_epoch_is_met_where_a_check_begins_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_later_epoch_is_met_where_a_check_begins_there(checked: Checked) -> None:
     """What an own vector follows from there on is found, and its line named."""
     late = UNSEEDED.replace("for _ in s", "for epoch in s").replace(
         "        with s.step():",
         "        if epoch == 30:\n            x = (x - x.mean(0)) / (1 + x.std(0))\n        with s.step():",
     )
-    (tmp_path / "late.py").write_text(late)
     line = 1 + late.splitlines().index("        if epoch == 30:")
-    found = checked(tmp_path, monkeypatch, "--at-epoch", "30", str(tmp_path / "late.py"))
+    found = checked("--at-epoch", "30", text=late)
     assert found["verdict"] == "different" and found["begins"] == "also with two workers from start to end", found
-    assert found["causes"][0].startswith(f"late.py:{line + 1}: "), found
+    assert found["causes"][0].startswith(f"script.py:{line + 1}: "), found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from malletrain.cli.scripts import init
 from malletrain.script_check.proposal import propose
-from tests.script_check.test_check import checked
+from tests.script_check.conftest import Checked
 
 PLAIN = '''"""A plain script."""
 import torch
@@ -38,35 +39,17 @@ for epoch in range(30):
 torch.save(model.state_dict(), "model.pt")
 '''
 
-MALLEABLE = '''"""A plain script."""
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-from malletrain import elastic
+SESSION = "s = elastic.Session(model, optimizer, loader)\n"
 
-torch.manual_seed(0)
-data = TensorDataset(torch.randn(640, 20), torch.randint(0, 5, (640,)))
-loader = DataLoader(data, batch_size=64, shuffle=True, num_workers=0)
-model = nn.Sequential(nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 5))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5)
-s = elastic.Session(model, optimizer, loader)
-s.track(scheduler=scheduler)
-for epoch in s.epochs(30):
-    for step, (x, y) in enumerate(s.batches()):
-        with s.step():
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(
-                model(x), y)
-            loss.backward()
-            optimizer.step()
-
-        if step % 5 == 0:
-            print(epoch, loss.item())
-    scheduler.step()
-s.finish()
-torch.save(model.state_dict(), "model.pt")
-'''
+#: The lines that become a step, and the script once it is malleable.
+STEP = PLAIN[PLAIN.index("        optimizer.zero_grad()") : PLAIN.index("\n        if step")]
+MALLEABLE = (
+    PLAIN.replace("TensorDataset\n", "TensorDataset\nfrom malletrain import elastic\n")
+    .replace("for epoch in range(30)", f"{SESSION}s.track(scheduler=scheduler)\nfor epoch in s.epochs(30)")
+    .replace("enumerate(loader)", "enumerate(s.batches())")
+    .replace(STEP, "        with s.step():\n" + textwrap.indent(STEP, "    "))
+    .replace("torch.save", "s.finish()\ntorch.save")
+)
 
 
 def test_the_usual_loop_is_changed_in_a_handful_of_lines() -> None:
@@ -171,7 +154,6 @@ for train, val in folds:
     scores.append(evaluate(model, val))
 """
 
-SESSION = "s = elastic.Session(model, optimizer, loader)\n"
 LOADER = "DataLoader(data, batch_size=64, shuffle=True, num_workers=0)"
 
 
@@ -347,9 +329,8 @@ def test_the_command_writes_and_keeps_the_former_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_what_is_proposed_is_equal_to_a_static_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "train.py").write_text(propose(PLAIN.replace("range(30)", "range(60)")).text)
-    report = checked(tmp_path, monkeypatch, "train.py")
+def test_what_is_proposed_is_equal_to_a_static_run(checked: Checked) -> None:
+    report = checked(text=propose(PLAIN.replace("range(30)", "range(60)")).text)
     assert report["verdict"] == "equal", report
 
 
