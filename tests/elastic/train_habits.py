@@ -186,7 +186,7 @@ def adds_up_over_steps(x: Tensor, y: Tensor) -> None:
 def relabels() -> None:
     for _ in steps():
         if s.steps_done == 2:
-            dataset.tensors[1][:64] = (dataset.tensors[1][:64] + 1) % 10  # type: ignore[attr-defined]
+            dataset.tensors[1][:64] = (dataset.tensors[1][:64] + 1) % 10
 
 
 @wrong("teacher", joined=True)
@@ -226,7 +226,7 @@ def rewrites_labels() -> None:
     """A worker that was not there when they were written has them as they were: they are the same."""
     for _ in steps():
         if s.steps_done == 2:
-            dataset.tensors[1][5] = dataset.tensors[1][5].clone()  # type: ignore[attr-defined]
+            dataset.tensors[1][5] = dataset.tensors[1][5].clone()
 
 
 def pad(samples: list[Any]) -> Any:
@@ -536,14 +536,12 @@ class Stages(Dataset[Any]):
 
 @wrong("dataset.noise *= 0.9", joined=True)
 def stage_by_steps() -> None:
-    assert isinstance(dataset, Stages)
     for _ in steps():
         dataset.noise *= 0.9
 
 
 @right()
 def stage_by_epoch() -> None:
-    assert isinstance(dataset, Stages)
     for epoch in s.epochs(EPOCHS):
         dataset.noise = 1 / (1 + epoch)
         one_epoch()
@@ -633,7 +631,7 @@ def mean_of_weighted() -> None:
 def own_negatives() -> None:
     """Each worker draws its own, between two epochs."""
     for _ in s.epochs(EPOCHS):
-        dataset.negatives = torch.randint(64, (640,), generator=seeded(int(ME)))  # type: ignore[attr-defined]
+        dataset.negatives = torch.randint(64, (640,), generator=seeded(int(ME)))
         one_epoch()
 
 
@@ -991,7 +989,7 @@ if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
     torch.manual_seed(0)
     model = net()
-    dataset: Dataset[Any] = data(options.times)
+    dataset: Any = data(options.times)
     match name:
         case "decays_after_block":
             model.register_buffer("seen", torch.zeros(()))
@@ -1006,7 +1004,7 @@ if __name__ == "__main__":
         case "stage_by_steps" | "stage_by_epoch":
             dataset = Stages(dataset)
         case "streams":
-            dataset = elastic.Streams(open_stream, STREAMS)  # type: ignore[assignment]
+            dataset = elastic.Streams(open_stream, STREAMS)
         case "splits_without_a_seed":
             dataset = random_split(dataset, [512, 128], generator=seeded(int.from_bytes(os.urandom(7), "little")))[0]
     optimizer: torch.optim.Optimizer
