@@ -11,7 +11,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch._C._distributed_c10d import HashStore
 from torch.nn import functional
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
@@ -38,16 +37,8 @@ def batches(session: elastic.Session) -> Iterator[Any]:
 
 
 @pytest.fixture
-def one_process() -> Iterator[None]:
-    """PyTorch's global group, of this process alone: sharding needs it."""
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
-@pytest.fixture
 def two_processes() -> Iterator[None]:
-    """The same as the first of two that exchange nothing."""
+    """PyTorch's global group, as the first of two processes that exchange nothing."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
@@ -65,7 +56,7 @@ def test_a_sharded_model(two_processes: None) -> None:
         session_of(model)
 
 
-def test_a_model_in_ddp(one_process: None) -> None:
+def test_a_model_in_ddp(two_processes: None) -> None:
     with pytest.raises(elastic.ElasticError, match="give Session the plain model"):
         session_of(nn.parallel.DistributedDataParallel(nn.Linear(4, 3)))
     with pytest.raises(elastic.ElasticError, match=r"init_process_group has been called.*loader.session has is_main"):

@@ -74,12 +74,6 @@ CARELESS = (
     )
 )
 
-LET_GO = """
-from malletrain.elastic.errors import Released
-
-raise Released("the others train on without it")
-"""
-
 
 def test_a_careless_script_is_equal_and_what_may_do_harm_elsewhere_is_noted(checked: Checked, tmp_path: Path) -> None:
     """It seeds nothing; ends of its long epochs are met, and a later epoch is not."""
@@ -117,28 +111,25 @@ def test_a_static_run_may_begin_a_session_before_the_first_has_ended(tmp_path: P
     assert found["step"] == 8 + 2 * 8 and "weight (session 1)" in found["last"], found
 
 
+ROWS = torch.arange(2000)
+
+
 def test_epochs_of_whole_batches_are_not_shortened() -> None:
     """Where they end follows from the script's order, in each epoch anew."""
-    rows = torch.utils.data.TensorDataset(torch.zeros(2000, 2))
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    s = elastic.Session(
-        model, optimizer, rows, batch_size=10, options=elastic.Options(order=lambda epoch: batches_of(epoch, 2000))
-    )
+    options = elastic.Options(order=lambda epoch: [each.tolist() for each in ROWS.split(7 + epoch)])
+    s = elastic.Session(model, optimizer, [torch.zeros(2)] * 2000, batch_size=10, options=options)
     _shorten(s, 30)
     sampler = s._runtime.sampler
     assert isinstance(sampler, Sampler) and sampler.epoch_length == 2000
     assert sampler.batch_ends(1)[-1] == 2000
 
 
-def batches_of(epoch: int, count: int) -> list[list[int]]:
-    size = 7 + epoch
-    return [list(range(at, min(at + size, count))) for at in range(0, count, size)]
-
-
 def test_a_worker_that_is_let_go_says_why(checked: Checked) -> None:
-    assert checked(text=LET_GO)["text"] == "a worker was let go: the others train on without it"
-    failed = LET_GO.replace("the others train", "the script failed: 1_2.0: ElasticError: it has another i")
+    let_go = "from malletrain.elastic.errors import Released\nraise Released('{}')\n"
+    assert checked(text=let_go.format("the others train on"))["text"] == "a worker was let go: the others train on"
+    failed = let_go.format("the script failed: 1_2.0: ElasticError: it has another i")
     assert checked(text=failed)["text"].startswith("it has another i"), "what another worker's guard has found"
 
 
