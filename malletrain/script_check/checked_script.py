@@ -390,20 +390,17 @@ def main(arguments: list[str]) -> None:
     secret = folder / "secret"
     if "MALLETRAIN_URL" in os.environ:
         worker_client.credential_for = lambda url: secret.read_text()
-    recorder = Recorder(
-        folder,
-        name,
-        Path(arguments[0]).resolve().parent,
-        speaks="elastic" in Path(arguments[0]).read_text(errors="replace").lower(),
-    )
+    script = Path(arguments[0]).resolve()  # what is the script's own is told by whole paths
+    speaks = "elastic" in script.read_text(errors="replace").lower()
+    recorder = Recorder(folder, name, script.parent, speaks=speaks)
     recorder.install()
     while name in (*JOINERS, PAIR[1]) and not (folder / f"go-{name}").exists():
         time.sleep(0.01)
     _seed(int(name) if name.isdigit() and name != PAIR[0] else 0)
     sys.argv = arguments
-    sys.path.insert(0, str(Path(arguments[0]).resolve().parent))
+    sys.path.insert(0, str(script.parent))
     try:
-        runpy.run_path(arguments[0], run_name="__main__")
+        runpy.run_path(str(script), run_name="__main__")
         kind, text = recorder.end()
         recorder.note("failed" if text else kind, text)
     except _Over:

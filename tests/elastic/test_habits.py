@@ -37,24 +37,33 @@ def steps_of(directory: Path, task: int) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
+def wait_for_steps(directory: Path, task: int, number: int) -> None:
+    wait_until(lambda: len(steps_of(directory, task)) >= number, 60, f"step {number} of worker {task}")
+
+
+def alone(folder: Path, habit: str) -> tuple[int, str]:
+    """The exit status without a daemon, and what was printed."""
+    log = folder / "alone.log"
+    status = Forked(outside_slurm(MALLETRAIN_TEST_DIR=str(folder)), log, [SCRIPT, habit]).wait(180)
+    return status, log.read_text()
+
+
 @pytest.mark.parametrize("habit", of(Kind.ALONE))
 def test_wrong_alone_as_on_the_cluster(habit: str, tmp_path: Path) -> None:
-    log = tmp_path / "alone.log"
-    status = Forked(outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path)), log, [SCRIPT, habit]).wait(180)
-    text = log.read_text().replace("\n", " ")
+    status, text = alone(tmp_path, habit)
     assert status == 1, text
     assert_matches(HABITS[habit].said, text)
 
 
 def assert_matches(pattern: str, text: str) -> None:
-    assert re.search(pattern, text), text[-3000:]
+    assert re.search(pattern, text.replace("\n", " ")), text[-3000:]
 
 
 @pytest.mark.parametrize("habit", of(Kind.TOGETHER))
 def test_wrong_with_two_workers(habit: str, tmp_path: Path) -> None:
     statuses, text = run_together(tmp_path, [SCRIPT, habit, *HABITS[habit].options])
     assert statuses == [1, 1], text
-    assert_matches(HABITS[habit].said, text.replace("\n", " "))
+    assert_matches(HABITS[habit].said, text)
 
 
 @pytest.mark.parametrize("habit", of(Kind.JOINING))
@@ -63,29 +72,36 @@ def test_wrong_once_a_worker_joins(habit: str, tmp_path: Path) -> None:
     script = [SCRIPT, habit, "--times", "200"]
     with running(tmp_path) as (daemon, pod):
         pod.spawn(daemon.url, 0, script)
-        wait_until(lambda: len(steps_of(tmp_path, 0)) >= 3, 60, "three steps")
+        wait_for_steps(tmp_path, 0, 3)
         pod.spawn(daemon.url, 1, script)
         assert pod.wait(0) == 1, pod.logs()
-        text = pod.logs().replace("\n", " ")
-    assert_matches(HABITS[habit].said, text)
+    assert_matches(HABITS[habit].said, pod.logs())
 
 
 @pytest.mark.parametrize("habit", [*DAILY, *nightly(*LATER)])
 def test_equal_over_changes_of_size(habit: str, tmp_path: Path) -> None:
-    """From one worker to three; one is killed; another joins."""
-    static = run_alone(tmp_path / "static", SCRIPT, habit)
-    with running(tmp_path) as (daemon, pod):
+    changes_of_size(tmp_path, habit)
+
+
+def changes_of_size(folder: Path, habit: str, **trouble: str) -> str:
+    """From one worker to three; the last is killed, or dies of its trouble; another joins. What all printed."""
+    static = run_alone(folder / "static", SCRIPT, habit)
+    with running(folder) as (daemon, pod):
         pod.spawn(daemon.url, 0, [SCRIPT, habit])
-        wait_until(lambda: len(steps_of(tmp_path, 0)) >= 2, 60, "two steps")
-        pod.grow(daemon, (1, 2), [SCRIPT, habit])
-        wait_until(lambda: len(steps_of(tmp_path, 2)) >= 2, 60, "two steps of three")
-        pod.kill(2)
+        wait_for_steps(folder, 0, 2)
+        pod.spawn(daemon.url, 1, [SCRIPT, habit])
+        pod.spawn(daemon.url, 2, [SCRIPT, habit], 0, **trouble)
+        if not trouble:
+            daemon.wait_world([0, 1, 2])
+        wait_for_steps(folder, 2, 2)
+        if not trouble:
+            pod.kill(2)
         daemon.wait_world([0, 1])
-        made = len(steps_of(tmp_path, 0))
-        wait_until(lambda: len(steps_of(tmp_path, 0)) >= made + 1, 60, "a step of two")
+        wait_for_steps(folder, 0, len(steps_of(folder, 0)) + 1)
         pod.grow(daemon, (3,), [SCRIPT, habit])
         pod.finish(0)
-    assert_equal(torch.load(tmp_path / "final.pt"), static, 1e-12)
+    assert_equal(torch.load(folder / "final.pt"), static, 1e-12)
+    return pod.logs()
 
 
 @pytest.mark.parametrize(
@@ -113,9 +129,9 @@ def test_other_parameters_at_the_end_are_an_error_where_no_worker_changed_them(t
 def test_a_worker_that_joins_is_told_where_training_is(tmp_path: Path) -> None:
     with running(tmp_path) as (daemon, pod):
         pod.spawn(daemon.url, 0, [SCRIPT, "joins"])
-        wait_until(lambda: len(steps_of(tmp_path, 0)) >= 3, 60, "three steps")
+        wait_for_steps(tmp_path, 0, 3)
         pod.grow(daemon, (1,), [SCRIPT, "joins"])
-        wait_until(lambda: len(steps_of(tmp_path, 1)) >= 1, 60, "a step of the newcomer")
+        wait_for_steps(tmp_path, 1, 1)
         pod.finish(0)
     epoch, step = (tmp_path / "joined-1").read_text().split()
     assert int(step) >= 3
@@ -133,6 +149,6 @@ def test_a_script_that_ends_itself_has_not_completed(habit: str, tmp_path: Path)
         assert not daemon.seen(EventKind.JOB_COMPLETED)
         assert re.search(r"the script ended without s.finish\(\).*s.agree\(", failed.reason)
         assert "the state after step 3 is kept" in pod.logs()
-    log = tmp_path / "alone.log"
-    assert Forked(outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path)), log, [SCRIPT, habit]).wait(180) == 0
-    assert log.read_text().count("after step 3 the script ended without s.finish()") == 1
+    status, text = alone(tmp_path, habit)
+    assert status == 0
+    assert text.count("after step 3 the script ended without s.finish()") == 1

@@ -102,34 +102,25 @@ def judge_of(size: int) -> Callable[[list[list[int]]], None]:
     return committer.judge_rows
 
 
-def row(**columns: int) -> list[int]:
-    values = [0] * ROW_LENGTH
-    for name, value in {
-        "KIND": RoundKind.STEP,
-        **columns,
-    }.items():
-        values[{"KIND": KIND, "PLACE_CURSOR": PLACE_CURSOR, "LAYOUT": LAYOUT}[name]] = value
-    return values
-
-
-def test_equal_rows_pass() -> None:
-    judge_of(3)([row(), row(), row()])
+def row(column: int = KIND, value: int = RoundKind.STEP) -> list[int]:
+    """Of a member in a step, with one value that is given."""
+    return [{KIND: RoundKind.STEP, column: value}.get(each, 0) for each in range(ROW_LENGTH)]
 
 
 def test_members_at_other_places_are_named() -> None:
-    with pytest.raises(
-        ElasticError, match=r"^w2 is at another place .*: in s.finish\(\), and the others in s.step\(\) in"
-    ):
-        judge_of(3)([row(), row(), row(KIND=RoundKind.FINISH)])
+    judge_of(3)([row(), row(), row()])
+    place = r"^w2 is at another place .*: in s.finish\(\), and the others in s.step\(\) in"
+    with pytest.raises(ElasticError, match=place):
+        judge_of(3)([row(), row(), row(KIND, RoundKind.FINISH)])
     with pytest.raises(ElasticError, match=r"after 63 samples, and the others in .* after 0 samples"):
-        judge_of(3)([row(), row(PLACE_CURSOR=63), row()])
+        judge_of(3)([row(), row(PLACE_CURSOR, 63), row()])
 
 
 def test_a_new_layout_is_taken_by_all_or_refused() -> None:
     with pytest.raises(LayoutChanged):
-        judge_of(2)([row(LAYOUT=7), row(LAYOUT=7)])
+        judge_of(2)([row(LAYOUT, 7), row(LAYOUT, 7)])
     with pytest.raises(ElasticError, match=r"^w1 froze or unfroze other parameters"):
-        judge_of(3)([row(LAYOUT=7), row(), row(LAYOUT=7)])
+        judge_of(3)([row(LAYOUT, 7), row(), row(LAYOUT, 7)])
 
 
 # --- data sets ----------------------------------------------------------------------------------------------------

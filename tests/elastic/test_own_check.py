@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -13,20 +14,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from malletrain.elastic.launch import confined_check, own_check
 from malletrain.elastic.launch.confined_check import CheckAnswer, answer_of
-from malletrain.elastic.launch.own_check import (
-    SCRIPT_TO,
-    BackgroundCheck,
-    RunningScript,
-    check_environment,
-    memory_left,
-    parse_line,
-    say,
-)
+from malletrain.elastic.launch.own_check import SCRIPT_TO, BackgroundCheck, RunningScript, parse_line, say
 from malletrain.wire import messages
 from malletrain.wire.worker_client import DaemonUnreachable, Rejected
 from tests.waiting import wait_until
@@ -72,36 +66,43 @@ def test_a_session_says_once_which_script_runs(running: RunningScript) -> None:
 
 
 def test_the_environment_of_a_check_has_nothing_of_the_pilot_and_no_secret() -> None:
-    kept = check_environment(
-        {
-            "HOME": "/home/ada", "MODEL": "small", "SLURM_JOB_ID": "9", "MALLETRAIN_URL": "http://a", "PMI_FD": "3",
-            "WANDB_API_KEY": "x", "HF_TOKEN": "x", "db_password": "x", "CUDA_VISIBLE_DEVICES": "0,1",
-            "OMP_NUM_THREADS": "64",
-        }
-    )  # fmt: skip
-    assert {name: kept[name] for name in ("HOME", "MODEL", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")} == {
-        "HOME": "/home/ada", "MODEL": "small", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1",
-    }  # fmt: skip
-    assert not [name for name in kept if name.startswith(("SLURM", "MALLETRAIN", "PMI"))]
-    assert "x" not in kept.values()
+    kept = {"HOME": "/home/ada", "MODEL": "small"}
+    left_out = ("SLURM_JOB_ID", "MALLETRAIN_URL", "PMI_FD", "WANDB_API_KEY", "HF_TOKEN", "db_password")
+    set_anew = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    given = {**kept, **dict.fromkeys(left_out, "x"), "CUDA_VISIBLE_DEVICES": "0,1", "OMP_NUM_THREADS": "64"}
+    found = own_check.check_environment(given)
+    assert found.items() >= (kept | set_anew).items()
+    assert not found.keys() & {*left_out}
 
 
-@pytest.mark.parametrize(("found", "verdict", "text"), [
-    ({"verdict": "equal", "text": ""}, "equal", ""),
-    ({"verdict": "different", "during": "compared", "text": "w differs. More.\nLines"}, "different", "w differs"),
-    ({"verdict": "different", "during": "compared", "text": "w differs", "begins": "only as workers join"},
-     "different", "w differs; only as workers join"),
-    ({"verdict": "different", "during": "compared", "text": "w differs", "begins": "x",
-      "causes": ["a.py:3: std", "b"]},
-     "different", "w differs; a.py:3: std"),
-    ({"verdict": "wrong", "during": "joining", "text": "another best"}, "different", "another best"),
-    ({"verdict": "wrong", "during": "alone", "text": "no end"}, "undecided", "wrong: no end"),
-    ({"verdict": "statistical", "text": "batch norm"}, "undecided", "statistical: batch norm"),
-    ({"verdict": "failed", "text": "OSError: \x1b[31m"}, "undecided", "failed: OSError:  [31m"),
-    ({"verdict": "a newer word"}, "undecided", "a newer word"),
-])  # fmt: skip
-def test_what_a_check_finds_is_one_word_and_one_sentence(found: dict[str, Any], verdict: str, text: str) -> None:
-    assert answer_of(json.dumps(found).encode(), b"") == CheckAnswer(verdict, text)
+@pytest.mark.parametrize(
+    ("said", "during", "text", "answer"),
+    [
+        ("equal", "", "", CheckAnswer("equal", "")),
+        ("different", "compared", "w differs. More.\nLines", CheckAnswer("different", "w differs")),
+        ("wrong", "joining", "another best", CheckAnswer("different", "another best")),
+        ("wrong", "alone", "no end", CheckAnswer("undecided", "wrong: no end")),
+        ("statistical", "", "batch norm", CheckAnswer("undecided", "statistical: batch norm")),
+        ("failed", "", "OSError: \x1b[31m", CheckAnswer("undecided", "failed: OSError:  [31m")),
+        ("a newer word", "", "", CheckAnswer("undecided", "a newer word")),
+    ],
+)
+def test_what_a_check_finds_is_one_word_and_one_sentence(
+    said: str, during: str, text: str, answer: CheckAnswer
+) -> None:
+    assert answer_of(json.dumps({"verdict": said, "during": during, "text": text}).encode(), b"") == answer
+
+
+def test_a_difference_is_said_with_where_it_begins_or_the_likeliest_line() -> None:
+    found: dict[str, Any] = {
+        "verdict": "different",
+        "during": "compared",
+        "text": "w differs",
+        "begins": "as one joins",
+    }
+    assert answer_of(json.dumps(found).encode(), b"").text == "w differs; as one joins"
+    found["causes"] = ["a.py:3: std", "b"]
+    assert answer_of(json.dumps(found).encode(), b"").text == "w differs; a.py:3: std"
 
 
 def test_a_check_that_says_nothing_is_undecided_with_its_last_line() -> None:
@@ -130,14 +131,17 @@ def main():
         kept = bytearray(400_000_000)
         time.sleep(1000)
     pathlib.Path("own").write_text("mine")
+    tried = {
+        "writes outside": lambda: open(outer + "/rows", "a"),
+        "makes outside": lambda: os.mkdir(outer + "/new"),
+        "removes outside": lambda: os.remove(outer + "/rows"),
+        "writes through": lambda: open("rows", "a"),
+        "connects": lambda: socket.create_connection(("127.0.0.1", int(port)), 5),
+    }
     found = {
-        "writes_outside": not denied(lambda: open(outer + "/rows", "a")),
-        "makes_outside": not denied(lambda: os.mkdir(outer + "/new")),
-        "removes_outside": not denied(lambda: os.remove(outer + "/rows")),
-        "writes_through": not denied(lambda: open("rows", "a")),
+        "done": [name for name, call in tried.items() if not denied(call)],
         "reads": pathlib.Path("rows").read_text(),
         "nice": os.nice(0),
-        "connects": not denied(lambda: socket.create_connection(("127.0.0.1", int(port)), 5)),
         "badness": pathlib.Path("/proc/self/oom_score_adj").read_text().strip(),
     }
     print(json.dumps({"verdict": "equal", "text": json.dumps(found)}))
@@ -156,22 +160,18 @@ class Confined:
             (modules / "malletrain" / name).touch()
         (modules / "malletrain" / "cli" / "main.py").write_text(STAND_IN)
         self._environ = {**os.environ, "PYTHONPATH": str(modules)}
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.port = str(self._server.getsockname()[1])
+        self.server = socket.create_server(("127.0.0.1", 0))
 
     def start(self, *more: str, seconds: float = 60.0, size: int = 2**30) -> subprocess.Popen[str]:
         bounds = [str(self.own), str(self.outer), str(seconds), str(size)]
-        given = [*bounds, "train.py", str(self.outer), self.port, *more]
-        return subprocess.Popen(
-            [sys.executable, confined_check.__file__, *given], stdout=subprocess.PIPE, text=True, env=self._environ,
-            start_new_session=True,
-        )  # fmt: skip
+        given = [*bounds, "train.py", str(self.outer), str(self.server.getsockname()[1]), *more]
+        command = [sys.executable, confined_check.__file__, *given]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=self._environ, start_new_session=True)
 
-    def answer(self, *more: str, seconds: float = 60.0, size: int = 2**30) -> dict[str, str]:
-        process = self.start(*more, seconds=seconds, size=size)
-        assert process.stdout is not None
-        said = process.stdout.read()
-        assert process.wait(60) == 0
+    def answer(self, *more: str, **bounds: Any) -> dict[str, str]:
+        process = self.start(*more, **bounds)
+        said, _ = process.communicate()
+        assert process.returncode == 0
         found: dict[str, str] = json.loads(said)
         return found
 
@@ -179,33 +179,24 @@ class Confined:
         """Command lines of processes that have this folder in their environment."""
         found = []
         for path in Path("/proc").glob("[0-9]*"):
-            try:
+            with contextlib.suppress(OSError):
                 if str(self.own.parent).encode() in (path / "environ").read_bytes():
                     found.append((path / "cmdline").read_text())
-            except OSError:
-                continue
         return found
-
-    def close(self) -> None:
-        self._server.close()
 
 
 @pytest.fixture
 def confined(tmp_path: Path) -> Iterator[Confined]:
     made = Confined(tmp_path)
-    yield made
-    made.close()
+    with made.server:
+        yield made
 
 
 def test_it_reads_what_the_script_reads_and_writes_in_its_own_folder_alone(confined: Confined) -> None:
     answer = confined.answer()
     if "Landlock" in answer["text"]:
         pytest.skip("this kernel has no Landlock: nothing is run")
-    found = json.loads(answer["text"])
-    assert found == {
-        "writes_outside": False, "makes_outside": False, "removes_outside": False, "writes_through": False,
-        "reads": "1 2 3", "nice": 10, "connects": False, "badness": "1000",
-    }  # fmt: skip
+    assert json.loads(answer["text"]) == {"done": [], "reads": "1 2 3", "nice": 10, "badness": "1000"}
     assert (confined.outer / "rows").read_text() == "1 2 3"
     assert [path.name for path in confined.outer.iterdir()] == ["rows"]
 
@@ -234,32 +225,20 @@ def test_it_ends_with_its_launcher(confined: Confined) -> None:
 
 
 def test_the_memory_that_is_left_is_that_of_the_machine_or_less() -> None:
-    assert 0 < memory_left() <= int(Path("/proc/meminfo").read_text().split()[1]) * 1024
+    assert 0 < own_check.memory_left() <= int(Path("/proc/meminfo").read_text().split()[1]) * 1024
 
 
-class Daemon:
-    """A pilot's connection, as far as a check uses it."""
-
-    def __init__(self, *answers: bool | Exception) -> None:
-        self._answers = list(answers)
-        self.said: list[messages.Message] = []
-
-    def is_to_check(self, digest: str) -> bool:
-        answer = self._answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def report(self, said: list[messages.Message]) -> None:
-        self.said += said
+def daemon_that_says(*answers: bool | Exception) -> Mock:
+    """A pilot's connection, as far as a check uses it: whether it is to check, each time it asks."""
+    return Mock(is_to_check=Mock(side_effect=answers))
 
 
 def has_ended() -> bool:
     return not any(thread.name == "malletrain-check" for thread in threading.enumerate())
 
 
-def begun(daemon: Daemon, running: RunningScript) -> BackgroundCheck:
-    beside = BackgroundCheck(daemon)  # type: ignore[arg-type]
+def begun(daemon: Mock, running: RunningScript) -> BackgroundCheck:
+    beside = BackgroundCheck(daemon)
     beside.start()
     say(beside.variables, running)
     return beside
@@ -270,10 +249,10 @@ def test_what_was_found_is_reported_once_the_daemon_has_asked(
 ) -> None:
     monkeypatch.setattr(own_check, "RETRY_S", 0.01)
     monkeypatch.setattr(own_check, "checked", lambda *_: CheckAnswer("different", "w differs"))
-    daemon = Daemon(DaemonUnreachable("restarts"), True)
+    daemon = daemon_that_says(DaemonUnreachable("restarts"), True)
     beside = begun(daemon, running)
     wait_until(has_ended, 60, "the report")
-    assert daemon.said == [messages.CheckDone(running.digest(), "different", "w differs")]
+    daemon.report.assert_called_once_with([messages.CheckDone(running.digest(), "different", "w differs")])
     assert beside.session_began
 
 
@@ -281,14 +260,12 @@ def test_what_was_found_is_reported_once_the_daemon_has_asked(
 def test_nothing_is_run_that_the_daemon_does_not_want(
     answer: Any, running: RunningScript, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> CheckAnswer:
-        raise AssertionError
-
-    monkeypatch.setattr(own_check, "checked", fail)
-    daemon = Daemon(answer)
+    run = Mock()
+    monkeypatch.setattr(own_check, "checked", run)
+    daemon = daemon_that_says(answer)
     begun(daemon, running)
     wait_until(has_ended, 60, "the thread to end")
-    assert daemon.said == []
+    assert not run.called and not daemon.report.called
 
 
 def test_a_launcher_that_ends_waits_for_no_check(running: RunningScript, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,14 +279,14 @@ def test_a_launcher_that_ends_waits_for_no_check(running: RunningScript, monkeyp
         return CheckAnswer("undecided", "ended")
 
     monkeypatch.setattr(own_check, "checked", check)
-    daemon = Daemon(True)
+    daemon = daemon_that_says(True)
     beside = begun(daemon, running)
     assert began.wait(60)
     since = time.monotonic()
     beside.stop()
     assert time.monotonic() - since < 1.0
     wait_until(has_ended, 60, "the thread to end")
-    assert daemon.said == [], "a check that was not over says nothing"
+    assert not daemon.report.called, "a check that was not over says nothing"
 
 
 def test_what_is_no_file_cannot_be_run_again(running: RunningScript) -> None:

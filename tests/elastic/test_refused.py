@@ -11,7 +11,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch._C._distributed_c10d import HashStore
 from torch.nn import functional
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
@@ -19,25 +18,27 @@ from malletrain import elastic
 from malletrain.elastic.adapters.ddp import ElasticLoader
 from malletrain.elastic.adapters.steps import Steps
 from malletrain.elastic.data.sampler import Sampler
-from tests.elastic.coordinator import HERE, running
-from tests.elastic.digits import assert_equal, run_alone
-from tests.elastic.test_habits import steps_of
-from tests.waiting import wait_until
+from tests.elastic.test_habits import changes_of_size, steps_of
 
 DATA = TensorDataset(torch.zeros(8, 4), torch.zeros(8, dtype=torch.int64))
 
 
-@pytest.fixture
-def one_process() -> Iterator[None]:
-    """PyTorch's global group, of this process alone: sharding needs it."""
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+def session_of(model: nn.Module, /, **given: Any) -> elastic.Session:
+    """A session of this model, except for what is given."""
+    usual: dict[str, Any] = {"model": model, "dataset": DATA, "batch_size": 4}
+    usual["optimizer"] = torch.optim.SGD(model.parameters(), lr=0.1)
+    return elastic.Session(**usual | given)
+
+
+def batches(session: elastic.Session) -> Iterator[Any]:
+    """The first epoch's."""
+    for _ in session.epochs(1):
+        yield from session.batches()
 
 
 @pytest.fixture
 def two_processes() -> Iterator[None]:
-    """The same as the first of two that exchange nothing."""
+    """PyTorch's global group, as the first of two processes that exchange nothing."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
@@ -52,16 +53,14 @@ def test_a_sharded_model(two_processes: None) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
     fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
     with pytest.raises(elastic.ElasticError, match="the model is sharded"):
-        elastic.Session(model, torch.optim.SGD(model.parameters(), lr=0.1), DATA, batch_size=4)
+        session_of(model)
 
 
-def test_a_model_in_ddp(one_process: None) -> None:
-    model = nn.parallel.DistributedDataParallel(nn.Linear(4, 3))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def test_a_model_in_ddp(two_processes: None) -> None:
     with pytest.raises(elastic.ElasticError, match="give Session the plain model"):
-        elastic.Session(model, optimizer, DATA, batch_size=4)
+        session_of(nn.parallel.DistributedDataParallel(nn.Linear(4, 3)))
     with pytest.raises(elastic.ElasticError, match=r"init_process_group has been called.*loader.session has is_main"):
-        elastic.ddp(nn.Linear(4, 3), optimizer, DataLoader(DATA, batch_size=4))
+        made()
 
 
 @pytest.mark.parametrize(
@@ -70,15 +69,14 @@ def test_a_model_in_ddp(one_process: None) -> None:
         ({"optimizer": []}, "Session needs an optimizer"),
         ({"optimizer": [3]}, "an optimizer must be a torch.optim.Optimizer, not int"),
         ({"model": [nn.Linear(1, 1), 3]}, "a model must be a torch.nn.Module, not int"),
+        ({"model": nn.Linear(4, 3).requires_grad_(False)}, "no parameter that requires a gradient"),
         ({"optimizer": torch.optim.LBFGS(nn.Linear(1, 1).parameters())}, r"LBFGS calls .*LBFGS\(..., max_iter=1\)"),
     ],
-    ids=["none", "number", "model", "lbfgs"],
+    ids=["none", "number", "model", "frozen", "lbfgs"],
 )
 def test_models_and_optimizers_of_other_kinds(given: dict[str, Any], text: str) -> None:
-    model = nn.Linear(4, 3)
-    whole = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), **given}
     with pytest.raises(elastic.ElasticError, match=text):
-        elastic.Session(dataset=DATA, batch_size=4, **whole)
+        session_of(nn.Linear(4, 3), **given)
 
 
 @pytest.mark.parametrize(
@@ -89,16 +87,8 @@ def test_models_and_optimizers_of_other_kinds(given: dict[str, Any], text: str) 
     ],
 )
 def test_what_cannot_be_tracked_is_told_the_way(thing: Any, text: str) -> None:
-    model = nn.Linear(4, 3)
-    s = elastic.Session(model, torch.optim.SGD(model.parameters(), lr=0.1), DATA, batch_size=4)
     with pytest.raises(elastic.ElasticError, match=rf"track\(scheduler=...\): {text}"):
-        s.track(scheduler=thing)
-
-
-def test_a_frozen_model() -> None:
-    model = nn.Linear(4, 3).requires_grad_(False)
-    with pytest.raises(elastic.ElasticError, match="no parameter that requires a gradient"):
-        elastic.Session(model, torch.optim.SGD(model.parameters(), lr=0.1), DATA, batch_size=4)
+        session_of(nn.Linear(4, 3)).track(scheduler=thing)
 
 
 @pytest.mark.parametrize("order", [[0] * 8, list(range(7)), list(range(1, 9))], ids=["twice", "missing", "beyond"])
@@ -138,11 +128,10 @@ def test_batches_that_do_not_fit_the_session_are_refused(options: dict[str, Any]
 
 
 def test_batches_of_a_script_need_a_fixed_batch_and_a_loop_of_its_own() -> None:
-    model = nn.Linear(4, 2)
-    given: Any = (model, torch.optim.SGD(model.parameters(), lr=0.1), DATA)
+    options = elastic.Options(order=lambda _: BATCHES)
     with pytest.raises(elastic.ElasticError, match="needs a batch_size that is a number, that of the largest"):
-        elastic.Session(*given, batch_size=elastic.Chosen(4), options=elastic.Options(order=lambda _: BATCHES))
-    session = elastic.Session(*given, batch_size=4, options=elastic.Options(order=lambda _: BATCHES))
+        session_of(nn.Linear(4, 2), batch_size=elastic.Chosen(4), options=options)
+    session = session_of(nn.Linear(4, 2), options=options)
     with pytest.raises(elastic.ElasticError, match="give an order of indices, not of batches"):
         Steps(session, DATA, 1)
 
@@ -152,14 +141,13 @@ def test_a_step_that_is_refused_has_changed_nothing(closure: Any) -> None:
     """What a failing worker saves of its state would hold it; with a closure, gradients are made in the step."""
     model = nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    session = elastic.Session(model, optimizer, TensorDataset(torch.ones(8, 3)), batch_size=4)
+    session = session_of(model, optimizer=optimizer)
     before = model.weight.detach().clone()
     with pytest.raises(elastic.ElasticError, match=r"optimizer.step\(\) comes before this step's backward\(\)"):
-        for _ in session.epochs(1):
-            for _ in session.batches():
-                with session.step():
-                    model.weight.grad = torch.ones_like(model.weight)
-                    optimizer.step(closure)
+        for _ in batches(session):
+            with session.step():
+                model.weight.grad = torch.ones_like(model.weight)
+                optimizer.step(closure)
     assert torch.equal(model.weight, before) is (closure is None)
 
 
@@ -167,26 +155,21 @@ def test_a_step_that_is_refused_has_changed_nothing(closure: Any) -> None:
 def test_sparse_gradients_are_refused_before_a_second_worker_joins(must_be_finite: bool) -> None:
     model = nn.Sequential(nn.Embedding(8, 4, sparse=True), nn.Linear(4, 3))
     data = TensorDataset(torch.arange(8), torch.zeros(8, dtype=torch.int64))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    session = elastic.Session(
-        model, optimizer, data, batch_size=4, options=elastic.Options(must_be_finite=must_be_finite)
-    )
+    session = session_of(model, dataset=data, options=elastic.Options(must_be_finite=must_be_finite))
     with pytest.raises(elastic.ElasticError, match=r"0.weight: sparse gradients cannot be summed"):
-        for _ in session.epochs(1):
-            for x, y in session.batches():
-                with session.step():
-                    nn.functional.cross_entropy(model(x), y).backward()
+        for x, y in batches(session):
+            with session.step():
+                functional.cross_entropy(model(x), y).backward()
 
 
-ROWS = TensorDataset(torch.zeros(32, 4), torch.zeros(32, dtype=torch.int64))
 MODEL = nn.Sequential(nn.Linear(4, 3))
 OPTIMIZER = torch.optim.SGD(MODEL.parameters(), lr=0.1)
 
 
 def made(
     model: nn.Module = MODEL, sampler: torch.utils.data.Sampler[int] | None = None, **settings: Any
-) -> ElasticLoader:
-    return elastic.ddp(model, OPTIMIZER, DataLoader(ROWS, batch_size=8, sampler=sampler), **settings)[1]
+) -> tuple[Any, ElasticLoader]:
+    return elastic.ddp(model, OPTIMIZER, DataLoader(DATA, batch_size=2, sampler=sampler), **settings)
 
 
 def backward(x: torch.Tensor, y: torch.Tensor) -> None:
@@ -195,24 +178,21 @@ def backward(x: torch.Tensor, y: torch.Tensor) -> None:
     OPTIMIZER.step()
 
 
-def evaluates_within() -> None:
-    loader = made()
-    for _ in loader.epochs(1):
-        for x, y in loader:
-            backward(x, y)
-            loader.session.evaluate(lambda batch: {"n": len(batch)})
+def goes_on(and_then: Callable[[elastic.Session, torch.Tensor, torch.Tensor], object]) -> Callable[[], None]:
+    """A loop whose body does this after its step."""
 
+    def loop() -> None:
+        _, loader = made()
+        for _ in loader.epochs(1):
+            for x, y in loader:
+                backward(x, y)
+                and_then(loader.session, x, y)
 
-def reduces_within() -> None:
-    loader = made()
-    for _ in loader.epochs(1):
-        for x, y in loader:
-            backward(x, y)
-            loader.session.agree(1.0)
+    return loop
 
 
 def accumulates_over_batches() -> None:
-    parallel, loader = elastic.ddp(MODEL, OPTIMIZER, DataLoader(ROWS, batch_size=8))
+    parallel, loader = made()
     for _ in loader.epochs(1):
         for x, y in loader:
             with parallel.no_sync():
@@ -220,32 +200,24 @@ def accumulates_over_batches() -> None:
 
 
 def leaves_a_batch() -> None:
-    loader = made()
+    _, loader = made()
     for _ in loader.epochs(2):
         for _ in loader:
             break
 
 
-def second_backward() -> None:
-    loader = made()
-    for _ in loader.epochs(1):
-        for x, y in loader:
-            backward(x, y)
-            backward(x, y)
-
-
 REFUSED: list[tuple[Callable[[], object], str]] = [
     (
-        lambda: made(sampler=DistributedSampler(ROWS, num_replicas=2, rank=0)),
+        lambda: made(sampler=DistributedSampler(DATA, num_replicas=2, rank=0)),
         r"leave DistributedSampler out: DataLoader\(dataset, batch_size=N, shuffle=True\)",
     ),
     (lambda: made(nn.SyncBatchNorm(3)), r"elastic.sync_batchnorm\(model\)"),
     (lambda: made(virtual_shards=4), r"virtual_shards=...\): a loop over shards"),
-    (evaluates_within, r"evaluate\(\) belongs after the loop over batches"),
-    (reduces_within, r"after the `with s.step\(\):` block, not inside"),
+    (goes_on(lambda s, x, y: s.evaluate(lambda _: {})), r"evaluate\(\) belongs after the loop over batches"),
+    (goes_on(lambda s, x, y: s.agree(1.0)), r"after the `with s.step\(\):` block, not inside"),
     (accumulates_over_batches, r"without a backward\(\) outside step.accumulate\(\)"),
     (leaves_a_batch, r"without a backward\(\)"),
-    (second_backward, r"a second time in a step"),
+    (goes_on(lambda s, x, y: backward(x, y)), r"a second time in a step"),
 ]
 
 
@@ -257,22 +229,9 @@ def test_what_cannot_be_kept_is_refused_by_name(habit: Callable[[], object], sai
 
 
 def test_a_loop_over_a_loader_is_equal_over_changes_of_size(tmp_path: Path) -> None:
-    """From one worker to three; one is killed within its fourth step; another joins. That step is repeated by the
+    """One worker is killed within its fourth step. That step is repeated by the
     others, with the scheduler and the script's own count taken back."""
-    script = [str(HERE / "train_habits.py"), "by_ddp"]
-    static = run_alone(tmp_path / "static", *script)
-    with running(tmp_path) as (daemon, pod):
-        pod.spawn(daemon.url, 0, script)
-        wait_until(lambda: len(steps_of(tmp_path, 0)) >= 2, 60, "two steps")
-        pod.spawn(daemon.url, 1, script)
-        pod.spawn(daemon.url, 2, script, TROUBLE="kill@backward#4")
-        wait_until(lambda: len(steps_of(tmp_path, 2)) >= 2, 60, "two steps of three")
-        daemon.wait_world([0, 1])
-        made = len(steps_of(tmp_path, 0))
-        wait_until(lambda: len(steps_of(tmp_path, 0)) >= made + 1, 60, "a step of two")
-        pod.grow(daemon, (3,), script)
-        pod.finish(0)
-    assert_equal(torch.load(tmp_path / "final.pt"), static, 1e-12)
+    said = changes_of_size(tmp_path, "by_ddp", TROUBLE="kill@backward#4")
     bodies = [steps_of(tmp_path, task) for task in (0, 1)]
     assert any(len(set(each)) < len(each) for each in bodies), "the kill must have aborted a step on some worker"
-    assert "statistical" not in pod.logs(), "what takes a step back is none of the script's operations"
+    assert "statistical" not in said, "what takes a step back is none of the script's operations"

@@ -4,6 +4,7 @@ sense a resized run is a static one."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import re
 from pathlib import Path
@@ -16,7 +17,6 @@ from torch.utils.data import TensorDataset
 
 from malletrain import elastic
 from malletrain.elastic.equality import Equality, judge
-from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.gradients.sync_batchnorm import SyncBatchNorm
 from malletrain.elastic.old_names import NEW_NAMES
 from malletrain.elastic.session import Info
@@ -25,24 +25,19 @@ MOST_ARGUMENTS, MOST_METHODS, MOST_PROPERTIES = 12, 10, 6
 DATA = TensorDataset(torch.arange(24.0).reshape(8, 3), torch.ones(8, 1))
 
 
-def session(**more: Any) -> elastic.Session:
-    model = nn.Linear(3, 1)
+def session(model: nn.Module | None = None, **more: Any) -> elastic.Session:
+    model = model or nn.Linear(3, 1)
     return elastic.Session(model, torch.optim.SGD(model.parameters(), lr=0.01), DATA, batch_size=4, **more)
 
 
 def test_what_a_session_takes_and_has_is_counted() -> None:
-    arguments = [
-        each
-        for each in inspect.signature(elastic.Session).parameters.values()
-        if each.kind is not inspect.Parameter.VAR_KEYWORD
-    ]
+    arguments = [each for each in inspect.signature(elastic.Session).parameters if each != "old"]
     public = {name: value for name, value in vars(elastic.Session).items() if not name.startswith("_")}
-    properties = [name for name, value in public.items() if isinstance(value, property)]
     methods = [name for name, value in public.items() if callable(value)]
+    properties = [name for name, value in public.items() if isinstance(value, property)]
     assert len(arguments) <= MOST_ARGUMENTS, arguments
     assert len(methods) <= MOST_METHODS, methods
-    assert len(properties) <= MOST_PROPERTIES, properties
-    assert len(public) == len(properties) + len(methods)
+    assert len(properties) == len(public) - len(methods) <= MOST_PROPERTIES, properties
     assert not [name for name in vars(session()) if not name.startswith("_")], "attributes of its own"
 
 
@@ -55,10 +50,7 @@ def test_an_old_name_is_read_with_the_new_one_said(name: str) -> None:
     with pytest.warns(DeprecationWarning, match=rf"^s\.{name} will be gone in the next release; say ") as said:
         value = getattr(s, name)
     assert said[0].filename == __file__
-    if name not in NEW_NAMES:
-        assert value == getattr(s.info, name)
-    else:
-        assert callable(value)
+    assert callable(value) if name in NEW_NAMES else value == getattr(s.info, name)
 
 
 def test_an_old_argument_is_read_with_the_new_one_said() -> None:
@@ -118,25 +110,31 @@ def judged(model: nn.Module, **more: bool) -> Equality:
     return judge(model, **given).equality
 
 
-@pytest.mark.parametrize(
-    "layers",
-    [(nn.BatchNorm1d(4),), (nn.Dropout(0.1),), (nn.AlphaDropout(0.2),), (nn.RReLU(),),
-     (nn.InstanceNorm1d(4, track_running_stats=True),), (nn.LSTM(4, 4, 2, dropout=0.5),),
-     (nn.MultiheadAttention(4, 2, dropout=0.1),), (nn.SyncBatchNorm(4),)],
-    ids=lambda layers: type(layers[0]).__name__,
-)  # fmt: skip
-def test_layers_that_depend_on_the_split_are_named(layers: tuple[nn.Module, ...]) -> None:
-    found = judge(model_with(*layers), shards=False, fixed_batch=True, additive=True)
+#: These depend on the split, those are of each sample alone.
+OF_THE_SPLIT = [
+    nn.BatchNorm1d(4),
+    nn.Dropout(0.1),
+    nn.AlphaDropout(0.2),
+    nn.RReLU(),
+    nn.InstanceNorm1d(4, track_running_stats=True),
+    nn.LSTM(4, 4, 2, dropout=0.5),
+    nn.MultiheadAttention(4, 2, dropout=0.1),
+    nn.SyncBatchNorm(4),
+]
+OF_SAMPLES = [nn.LayerNorm(4), nn.GroupNorm(2, 4), nn.Dropout(0.0), nn.InstanceNorm1d(4), nn.LSTM(4, 4), nn.ReLU()]
+
+each_layer = functools.partial(pytest.mark.parametrize, "layer", ids=lambda layer: type(layer).__name__)
+
+
+@each_layer(OF_THE_SPLIT)
+def test_layers_that_depend_on_the_split_are_named(layer: nn.Module) -> None:
+    found = judge(model_with(layer), shards=False, fixed_batch=True, additive=True)
     assert found.equality is Equality.STATISTICAL
-    assert type(layers[0]).__name__ in str(found) and "Where equality matters" in str(found)
-    assert judged(model_with(*layers), shards=True) is Equality.VIRTUAL_SHARDS
+    assert type(layer).__name__ in str(found) and "Where equality matters" in str(found)
+    assert judged(model_with(layer), shards=True) is Equality.VIRTUAL_SHARDS
 
 
-@pytest.mark.parametrize(
-    "layer",
-    [nn.LayerNorm(4), nn.GroupNorm(2, 4), nn.Dropout(0.0), nn.InstanceNorm1d(4), nn.LSTM(4, 4), nn.ReLU()],
-    ids=lambda layer: type(layer).__name__,
-)
+@each_layer(OF_SAMPLES)
 def test_layers_of_each_sample_alone_are_additive(layer: nn.Module) -> None:
     assert judged(model_with(layer)) is Equality.ADDITIVE
 
@@ -165,18 +163,13 @@ def test_alone_it_is_batchnorm() -> None:
     plain = nn.BatchNorm1d(5)
     synced = elastic.sync_batchnorm(nn.BatchNorm1d(5))
     x = torch.randn(7, 5)
-    torch.testing.assert_close(synced(x), plain(x))
-    torch.testing.assert_close(synced.state_dict(), plain.state_dict())
-    synced.eval()
-    plain.eval()
-    torch.testing.assert_close(synced(x), plain(x))
+    for training in (True, False):
+        torch.testing.assert_close(synced.train(training)(x), plain.train(training)(x))
+        torch.testing.assert_close(synced.state_dict(), plain.state_dict())
 
 
-def test_the_session_warns_when_it_is_weak_and_not_when_it_is_strong(caplog: pytest.LogCaptureFixture) -> None:
-    data = TensorDataset(torch.randn(8, 4), torch.zeros(8, dtype=torch.int64))
-    model = model_with(nn.BatchNorm1d(4))
-    session = elastic.Session(model, torch.optim.SGD(model.parameters(), lr=0.1), data, batch_size=4)
-    assert session.info.equality.startswith("statistical") and "BatchNorm1d" in session.info.equality
-    with pytest.raises(ElasticError, match="one of the two"):
-        model = elastic.sync_batchnorm(model_with(nn.BatchNorm1d(4)))
-        elastic.Session(model, torch.optim.SGD(model.parameters(), lr=0.1), data, batch_size=4, virtual_shards=2)
+def test_the_session_says_when_it_is_weak_and_refuses_two_ways_to_be_strong() -> None:
+    found = session(model_with(nn.BatchNorm1d(4))).info.equality
+    assert found.startswith("statistical") and "BatchNorm1d" in found
+    with pytest.raises(elastic.ElasticError, match="one of the two"):
+        session(elastic.sync_batchnorm(model_with(nn.BatchNorm1d(4))), virtual_shards=2)

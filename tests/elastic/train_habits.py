@@ -132,19 +132,18 @@ def plain(x: Tensor, y: Tensor) -> Tensor:
 step: Step
 
 
-def loop(body: Callable[[Tensor, Tensor], Any] = plain) -> None:
+def steps(body: Callable[[Tensor, Tensor], Any] = plain) -> Iterator[None]:
+    """Comes to each step's end."""
     global step
     for x, y in batches():
         with s.step() as step:
             body(x, y)
-
-
-def steps() -> Iterator[None]:
-    """Comes to each plain step's end."""
-    for x, y in batches():
-        with s.step():
-            plain(x, y)
         yield
+
+
+def loop(body: Callable[[Tensor, Tensor], Any] = plain) -> None:
+    for _ in steps(body):
+        pass
 
 
 def one_epoch() -> None:
@@ -167,33 +166,27 @@ def counter_sets_rate() -> None:
 
 @wrong("for i, (x, y) in enumerate", joined=True)
 def index_of_batch() -> None:
-    for _ in s.epochs(EPOCHS):
-        for i, (x, y) in enumerate(s.batches()):
-            with s.step():
-                optimizer.zero_grad()
-                cross_entropy(model(x), y).backward()
-                if (i + 1) % 2 == 0:
-                    optimizer.step()
-            tick()
+    for i, (x, y) in enumerate(batches()):
+        with s.step():
+            optimizer.zero_grad()
+            cross_entropy(model(x), y).backward()
+            if (i + 1) % 2 == 0:
+                optimizer.step()
 
 
 @alone(r"has gradients that were added to those of an earlier step")
-def adds_up_over_steps() -> None:
-    for _ in s.epochs(EPOCHS):
-        for i, (x, y) in enumerate(s.batches()):
-            with s.step():
-                cross_entropy(model(x), y).backward()
-                if (i + 1) % 2 == 0:
-                    optimizer.step()
-                    optimizer.zero_grad()
-            tick()
+def adds_up_over_steps(x: Tensor, y: Tensor) -> None:
+    cross_entropy(model(x), y).backward()
+    if s.steps_done % 2:
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 @wrong("dataset.tensors[1][:64] = ", joined=True)
 def relabels() -> None:
     for _ in steps():
         if s.steps_done == 2:
-            dataset.tensors[1][:64] = (dataset.tensors[1][:64] + 1) % 10  # type: ignore[attr-defined]
+            dataset.tensors[1][:64] = (dataset.tensors[1][:64] + 1) % 10
 
 
 @wrong("teacher", joined=True)
@@ -224,9 +217,7 @@ def crop(samples: list[Any]) -> Any:
 @wrong("shown_pixels[0] = ", joined=True)
 def crops_less() -> None:
     """A curriculum in collate: each step shows one pixel more."""
-    for x, y in batches():
-        with s.step():
-            plain(functional.pad(x, (0, 64 - x.shape[1])), y)
+    for _ in steps(pads):
         shown_pixels[0] = min(64, shown_pixels[0] + 1)
 
 
@@ -235,7 +226,7 @@ def rewrites_labels() -> None:
     """A worker that was not there when they were written has them as they were: they are the same."""
     for _ in steps():
         if s.steps_done == 2:
-            dataset.tensors[1][5] = dataset.tensors[1][5].clone()  # type: ignore[attr-defined]
+            dataset.tensors[1][5] = dataset.tensors[1][5].clone()
 
 
 def pad(samples: list[Any]) -> Any:
@@ -330,28 +321,28 @@ class FirstBatch(nn.Module):
         return x + self.shift
 
 
+def _meddles_after(step: int) -> None:
+    if s.is_main and s.steps_done == step:
+        with torch.no_grad():
+            next(model.parameters()).mul_(1.01)
+
+
 @together(r"has another 0.weight than the others: something changes it on one worker", options=("--times", "10"))
 def meddles_on_main() -> None:
     for _ in steps():
-        if s.is_main and s.steps_done == 3:
-            with torch.no_grad():
-                next(model.parameters()).mul_(1.01)
+        _meddles_after(3)
 
 
 @other()
 def meddles_at_the_end() -> None:
     loop()
-    if s.is_main:
-        with torch.no_grad():
-            next(model.parameters()).mul_(1.01)
+    _meddles_after(EPOCHS * 10)
 
 
 @other()
 def meddles_in_the_last_step(x: Tensor, y: Tensor) -> None:
     plain(x, y)
-    if s.is_main and s.steps_done == EPOCHS * 10:
-        with torch.no_grad():
-            next(model.parameters()).mul_(1.01)
+    _meddles_after(EPOCHS * 10)
 
 
 @alone(r"a second time in a step.*step.accumulate\(\).*s.step\(backwards=N\)")
@@ -524,10 +515,7 @@ def clips_in_hooks() -> None:
 def own_generator() -> None:
     """Decides by a generator of its own, which a newcomer begins anew."""
     chance = random.Random(1)
-    for x, y in batches():
-        factor = 0.0 if chance.random() < 0.3 else 1.0
-        with s.step():
-            plain(factor * x, y)
+    loop(lambda x, y: plain(0.0 * x if chance.random() < 0.3 else x, y))
 
 
 class Stages(Dataset[Any]):
@@ -548,14 +536,12 @@ class Stages(Dataset[Any]):
 
 @wrong("dataset.noise *= 0.9", joined=True)
 def stage_by_steps() -> None:
-    assert isinstance(dataset, Stages)
     for _ in steps():
         dataset.noise *= 0.9
 
 
 @right()
 def stage_by_epoch() -> None:
-    assert isinstance(dataset, Stages)
     for epoch in s.epochs(EPOCHS):
         dataset.noise = 1 / (1 + epoch)
         one_epoch()
@@ -604,15 +590,14 @@ def by_ddp() -> None:
 
 @alone(r"the script caught an exception of a step and went on \(RuntimeError: out of memory\)")
 def catches_exceptions() -> None:
-    for _ in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            try:
-                with s.step():
-                    if s.steps_done == 3:
-                        raise RuntimeError("out of memory")  # noqa: TRY301 - as scripts do
-                    plain(x, y)
-            except RuntimeError:
-                continue
+    for x, y in batches():
+        try:
+            with s.step():
+                if s.steps_done == 3:
+                    raise RuntimeError("out of memory")  # noqa: TRY301 - as scripts do
+                plain(x, y)
+        except RuntimeError:
+            continue
 
 
 @wrong("swa.update_parameters", joined=True)
@@ -637,17 +622,16 @@ def gathered_in_parts(x: Tensor, y: Tensor) -> None:
 
 @alone(r"s.mean\(\) says over how much its values are: leave weight= out")
 def mean_of_weighted() -> None:
-    for _ in s.epochs(1):
-        for x, y in s.batches():
-            with s.step(weight=(y + 1).sum()):
-                s.mean(cross_entropy(model(x), y, reduction="none"), over=len(y)).backward()
+    for x, y in batches():
+        with s.step(weight=(y + 1).sum()):
+            s.mean(cross_entropy(model(x), y, reduction="none"), over=len(y)).backward()
 
 
 @together(r"has another data set than the others: a worker sets it by its own samples")
 def own_negatives() -> None:
     """Each worker draws its own, between two epochs."""
     for _ in s.epochs(EPOCHS):
-        dataset.negatives = torch.randint(64, (640,), generator=seeded(int(ME)))  # type: ignore[attr-defined]
+        dataset.negatives = torch.randint(64, (640,), generator=seeded(int(ME)))
         one_epoch()
 
 
@@ -863,7 +847,7 @@ def by_the_system() -> None:
     loop(lambda x, y: plain((0.5 + chance.random()) * x, y))
 
 
-def _exits(end: Callable[[int], Any]) -> None:
+def _ends_by(end: Callable[[int], Any]) -> None:
     for _ in steps():
         if s.steps_done == 3:
             end(0)
@@ -872,28 +856,26 @@ def _exits(end: Callable[[int], Any]) -> None:
 @other()
 def exits() -> None:
     """Ends where a worker's own loss is low enough."""
-    _exits(sys.exit)
+    _ends_by(sys.exit)
 
 
 @other()
 def exits_at_once() -> None:
     """The same without Python's own end, as some do to be rid of threads that hang."""
-    _exits(os._exit)
+    _ends_by(os._exit)
 
 
 @other()
 def all_reduces() -> None:
-    for _ in s.epochs(1):
-        for x, y in s.batches():
-            with s.step():
-                plain(x, y)
-        seen = s.agree(torch.ones(2), "sum")
-        assert seen.tolist() == [s.size, s.size]
-        assert s.agree(float(s.is_main), "sum") == 1.0
-        squares, samples = s.agree(torch.tensor([len(x) ** 2, len(x)], dtype=torch.float64), "sum").tolist()
-        assert abs(s.agree(float(len(x))) - squares / samples) < 1e-9
-        assert s.agree(s.is_main, "any") and (s.size == 1 or not s.agree(s.is_main, "all"))
-        assert s.agree(5.0 if s.is_main else 7.0, "main") == 5.0
+    for x, y in batches():
+        with s.step():
+            plain(x, y)
+    assert s.agree(torch.ones(2), "sum").tolist() == [s.size, s.size]
+    assert s.agree(float(s.is_main), "sum") == 1.0
+    squares, samples = s.agree(torch.tensor([len(x) ** 2, len(x)], dtype=torch.float64), "sum").tolist()
+    assert abs(s.agree(float(len(x))) - squares / samples) < 1e-9
+    assert s.agree(s.is_main, "any") and (s.size == 1 or not s.agree(s.is_main, "all"))
+    assert s.agree(5.0 if s.is_main else 7.0, "main") == 5.0
 
 
 class OwnAverage:
@@ -1007,7 +989,7 @@ if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
     torch.manual_seed(0)
     model = net()
-    dataset: Dataset[Any] = data(options.times)
+    dataset: Any = data(options.times)
     match name:
         case "decays_after_block":
             model.register_buffer("seen", torch.zeros(()))
@@ -1022,7 +1004,7 @@ if __name__ == "__main__":
         case "stage_by_steps" | "stage_by_epoch":
             dataset = Stages(dataset)
         case "streams":
-            dataset = elastic.Streams(open_stream, STREAMS)  # type: ignore[assignment]
+            dataset = elastic.Streams(open_stream, STREAMS)
         case "splits_without_a_seed":
             dataset = random_split(dataset, [512, 128], generator=seeded(int.from_bytes(os.urandom(7), "little")))[0]
     optimizer: torch.optim.Optimizer

@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 import torch
-from click.testing import CliRunner, Result
 
 from malletrain import elastic
-from malletrain.cli.scripts import _text, check
+from malletrain.cli.scripts import _text
 from malletrain.elastic.data.sampler import Sampler
 from malletrain.script_check.check_runs import CheckReport, report_of
 from malletrain.script_check.checked_script import _shorten
 from malletrain.script_check.comparison import compare, unlike_static_runs, unsettled
-from tests.elastic.coordinator import outside_slurm
+from tests.elastic.coordinator import HERE, ROOT, outside_slurm
+from tests.script_check.conftest import Checked, Said
+from tests.script_check.test_proposal import PLAIN
 
-ROOT = Path(__file__).parents[2]
-SCRIPT_OF_HABITS = str(ROOT / "tests" / "elastic" / "train_habits.py")
+SCRIPT_OF_HABITS = str(HERE / "train_habits.py")
 
 #: As most scripts in public places: nothing is seeded, and what follows from the order of a set is sorted.
 UNSEEDED = """
@@ -74,35 +74,10 @@ CARELESS = (
     )
 )
 
-LET_GO = """
-from malletrain.elastic.errors import Released
 
-raise Released("the others train on without it")
-"""
-
-
-def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Result:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MALLETRAIN_TEST_DIR", str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    return CliRunner().invoke(check, arguments)
-
-
-def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> dict[str, Any]:
-    """The report of `malletrain check` of these arguments, run in `tmp_path`."""
-    result = said(tmp_path, monkeypatch, "--json", *arguments)
-    report: dict[str, Any] = json.loads(result.output)
-    assert result.exit_code == (0 if report["good"] else 1), report
-    return report
-
-
-def test_a_careless_script_is_equal_and_what_may_do_harm_elsewhere_is_noted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_careless_script_is_equal_and_what_may_do_harm_elsewhere_is_noted(checked: Checked, tmp_path: Path) -> None:
     """It seeds nothing; ends of its long epochs are met, and a later epoch is not."""
-    (tmp_path / "careless.py").write_text(CARELESS)
-    report = checked(tmp_path, monkeypatch, str(tmp_path / "careless.py"))
+    report = checked(text=CARELESS)
     assert report["verdict"] == "equal" and report["good"] and report["epochs"] >= 2, report
     assert report["steps"] >= 20 and report["equality"].startswith("additive")
     assert all(each["difference"] < 1e-3 for each in report["differences"])
@@ -112,11 +87,11 @@ def test_a_careless_script_is_equal_and_what_may_do_harm_elsewhere_is_noted(
     assert report["unmet"] == [f"line {later}: `if epoch == 30:` (--at-epoch 30)"]
     text = _text(CheckReport("equal", "compared", epochs=1, notes=report["notes"], unmet=report["unmet"]))
     assert f"\n  {note}" in text and f"\n  not met: line {later}: " in text, text
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["careless.py", "last.pt"], "it leaves nothing behind"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["last.pt", "script.py"], "it leaves nothing behind"
 
 
-def test_what_goes_wrong_as_workers_join_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    result = said(tmp_path, monkeypatch, SCRIPT_OF_HABITS, "counter_sets_rate", "--epochs", "30")
+def test_what_goes_wrong_as_workers_join_is_said(said: Said) -> None:
+    result = said(SCRIPT_OF_HABITS, "counter_sets_rate", "--epochs", "30")
     assert result.exit_code == 1
     assert result.output.startswith(("WRONG  as workers joined:", "WRONG  with three workers:"))
     assert "learns with another lr than the others" in result.output
@@ -136,46 +111,31 @@ def test_a_static_run_may_begin_a_session_before_the_first_has_ended(tmp_path: P
     assert found["step"] == 8 + 2 * 8 and "weight (session 1)" in found["last"], found
 
 
+ROWS = torch.arange(2000)
+
+
 def test_epochs_of_whole_batches_are_not_shortened() -> None:
     """Where they end follows from the script's order, in each epoch anew."""
-    rows = torch.utils.data.TensorDataset(torch.zeros(2000, 2))
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    s = elastic.Session(
-        model, optimizer, rows, batch_size=10, options=elastic.Options(order=lambda epoch: batches_of(epoch, 2000))
-    )
+    options = elastic.Options(order=lambda epoch: [each.tolist() for each in ROWS.split(7 + epoch)])
+    s = elastic.Session(model, optimizer, [torch.zeros(2)] * 2000, batch_size=10, options=options)
     _shorten(s, 30)
     sampler = s._runtime.sampler
     assert isinstance(sampler, Sampler) and sampler.epoch_length == 2000
     assert sampler.batch_ends(1)[-1] == 2000
 
 
-def batches_of(epoch: int, count: int) -> list[list[int]]:
-    size = 7 + epoch
-    return [list(range(at, min(at + size, count))) for at in range(0, count, size)]
+def test_a_worker_that_is_let_go_says_why(checked: Checked) -> None:
+    let_go = "from malletrain.elastic.errors import Released\nraise Released('{}')\n"
+    assert checked(text=let_go.format("the others train on"))["text"] == "a worker was let go: the others train on"
+    failed = let_go.format("the script failed: 1_2.0: ElasticError: it has another i")
+    assert checked(text=failed)["text"].startswith("it has another i"), "what another worker's guard has found"
 
 
-def test_a_worker_that_is_let_go_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = tmp_path / "let_go.py"
-    script.write_text(LET_GO)
-    text = checked(tmp_path, monkeypatch, str(script))["text"]
-    assert text == "a worker was let go: the others train on without it"
-    script.write_text(LET_GO.replace("the others train", "the script failed: 1_2.0: ElasticError: it has another i"))
-    text = checked(tmp_path, monkeypatch, str(script))["text"]
-    assert text.startswith("it has another i"), "what another worker's guard has found"
-
-
-def test_a_script_without_a_session_is_told_how_to_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "plain.py").write_text(
-        "import torch\n"
-        "model = torch.nn.Linear(4, 3)\n"
-        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
-        "for _ in range(1000):\n"
-        "    optimizer.zero_grad()\n"
-        "    model(torch.randn(8, 4)).sum().backward()\n"
-        "    optimizer.step()\n"
-    )
-    result = said(tmp_path, monkeypatch, str(tmp_path / "plain.py"))
+def test_a_script_without_a_session_is_told_how_to_begin(said: Said, tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text(PLAIN)
+    result = said("plain.py")
     assert result.exit_code == 1
     assert result.output.startswith("NOT MALLEABLE YET")
 
@@ -201,14 +161,9 @@ OF_EXAMPLES = ROOT / "examples"
     ],
     ids=["by the system", "weighted", "exits", "frozen", "draws", "at the end", "half precision", "trainer"],
 )
-def test_other_verdicts(
-    script: str, arguments: str, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_verdicts(script: str, arguments: str, verdict: str, checked: Checked) -> None:
     """`script`: its path, or its text."""
-    if "\n" in script:
-        (tmp_path / "script.py").write_text(script)
-        script = str(tmp_path / "script.py")
-    report = checked(tmp_path, monkeypatch, script, *arguments.split())
+    report = checked(text=script) if "\n" in script else checked(script, *arguments.split())
     assert report["verdict"] in verdict.split(" or "), report
 
 

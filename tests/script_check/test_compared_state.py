@@ -7,13 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 
 from malletrain import elastic
 from malletrain.script_check.compared_state import compared_state, own_values
-from tests.script_check.test_check import checked
+from tests.script_check.conftest import Checked
 
 MODEL = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
 
@@ -33,14 +32,9 @@ def session() -> elastic.Session:
 
 def found(kept: Any) -> list[str]:
     """What a variable of that name leads to."""
-    names = own_values(session(), sys._getframe(), Path(__file__))
+    names = [each.split(" (")[0] for each in own_values(session(), sys._getframe(), Path(__file__))]
     sizes = "in_features", "out_features"  # of layers
-    return [
-        each
-        for name in names
-        for each in [name.split(" (")[0]]
-        if each.startswith("kept") and not each.endswith(sizes)
-    ]
+    return [each for each in names if each.startswith("kept") and not each.endswith(sizes)]
 
 
 def test_tensors_are_found_wherever_a_name_leads_to_them() -> None:
@@ -183,25 +177,21 @@ HONEST = (
 )  # fmt: skip
 
 
-def test_what_a_worker_that_joins_begins_anew_is_found_by_name_and_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_worker_that_joins_begins_anew_is_found_by_name_and_line(checked: Checked, tmp_path: Path) -> None:
     (tmp_path / "site-packages").mkdir()
     (tmp_path / "site-packages" / "averages.py").write_text(PACKAGE)
     before = f"sys.path.insert(0, {str(tmp_path / 'site-packages')!r})\nfrom averages import Average\n"
     made, kept = ("\n".join(each) for each in zip(*APART.values(), strict=True))
     text = with_own(before + made, kept, BEST)
-    (tmp_path / "own.py").write_text(text)
-    report = checked(tmp_path, monkeypatch, str(tmp_path / "own.py"))
+    report = checked(text=text)
     assert report["verdict"] == "different" and "s.state or s.track(...)" in report["text"], report
     for name in APART:
         line = 1 + next(at for at, row in enumerate(text.splitlines()) if f"{name.split('.')[0]} = " in row)
         found = [each["name"] for each in report["differences"]]
-        at = f"(own.py:{line} in main)"
+        at = f"(script.py:{line} in main)"
         assert any(each.startswith(name) and each.endswith(at) for each in found), (name, line, found)
 
 
-def test_book_keeping_is_a_workers_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own.py").write_text(with_own(*("\n".join(each) for each in zip(*HONEST, strict=True))))
-    report = checked(tmp_path, monkeypatch, str(tmp_path / "own.py"))
+def test_book_keeping_is_a_workers_own(checked: Checked) -> None:
+    report = checked(text=with_own(*("\n".join(each) for each in zip(*HONEST, strict=True))))
     assert report["verdict"] == "equal", report

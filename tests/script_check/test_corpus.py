@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.elastic.coordinator import HERE
+from tests.elastic.coordinator import HERE, ROOT
 from tests.elastic.train_habits import VERDICTS
-from tests.script_check.test_check import ROOT, SCRIPT_OF_HABITS, checked
+from tests.script_check.conftest import Checked
+from tests.script_check.test_check import SCRIPT_OF_HABITS
 
 
 def long(test: Any) -> Any:
@@ -21,18 +22,16 @@ def long(test: Any) -> Any:
 
 @long
 @pytest.mark.parametrize("habit", VERDICTS)
-def test_a_habit_has_its_verdict(habit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_habit_has_its_verdict(habit: str, checked: Checked, tmp_path: Path) -> None:
     (tmp_path / "go").touch()  # the check itself holds steps back, the script need not
-    report = checked(tmp_path, monkeypatch, SCRIPT_OF_HABITS, habit, "--epochs", "30")
+    report = checked(SCRIPT_OF_HABITS, habit, "--epochs", "30")
     assert report["verdict"] in VERDICTS[habit], report
 
 
 @long
 @pytest.mark.parametrize("wrong", ["", "fold", "stage"])
-def test_folds_and_a_stage_of_several_sessions_have_theirs(
-    wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    report = checked(tmp_path, monkeypatch, str(HERE / "train_folds.py"), "--epochs", "4", "--wrong", wrong)
+def test_folds_and_a_stage_of_several_sessions_have_theirs(wrong: str, checked: Checked) -> None:
+    report = checked(str(HERE / "train_folds.py"), "--epochs", "4", "--wrong", wrong)
     assert report["verdict"] in (("different", "wrong") if wrong else ("equal",)), report
 
 
@@ -78,8 +77,8 @@ def test_a_loop_names_its_original_and_licence(loop: Path) -> None:
 
 @long
 @each_loop
-def test_a_loop_is_equal_to_its_static_run(loop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    report = checked(tmp_path, monkeypatch, str(loop), "--epochs", "20")
+def test_a_loop_is_equal_to_its_static_run(loop: Path, checked: Checked, tmp_path: Path) -> None:
+    report = checked(str(loop), "--epochs", "20")
     largest = report["differences"][0]["difference"] if report["differences"] else None
     print(loop.stem, report["verdict"], report["steps"], largest)
     allowed = {"statistical"} if loop.stem in STATISTICAL else {"equal"}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from malletrain.script_check.forked_runs import ForkedRun, Starter
+from tests.waiting import wait_until
 
 SCRIPT = """
 import os, subprocess, sys
@@ -38,9 +39,7 @@ def run(starter: Starter, folder: Path, colour: str) -> ForkedRun:
 
 def test_each_has_its_environment_its_log_and_the_others_hashes(starter: Starter, tmp_path: Path) -> None:
     runs = [run(starter, tmp_path, colour) for colour in ("green", "blue")]
-    deadline = time.monotonic() + 60
-    while any(each.poll() is None for each in runs) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: all(each.poll() is not None for each in runs), 60, "their ends")
     assert [each.poll() for each in runs] == [0, 0]
     said = [(tmp_path / f"log-{colour}").read_text().split(maxsplit=2) for colour in ("green", "blue")]
     assert [words[0] for words in said] == ["green", "blue"]
@@ -48,18 +47,17 @@ def test_each_has_its_environment_its_log_and_the_others_hashes(starter: Starter
     assert said[0][2] == "True ['7'] ''\n"
 
 
+def alive() -> list[int]:
+    return [each.pid for each in psutil.process_iter(["status"]) if each.info["status"] != psutil.STATUS_ZOMBIE]
+
+
 def test_what_is_killed_has_gone_with_its_children(starter: Starter, tmp_path: Path) -> None:
     killed, log = run(starter, tmp_path, "red"), tmp_path / "log-red"
-    deadline = time.monotonic() + 60
-    while not (log.exists() and len(log.read_text().splitlines()) == 2) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: log.exists() and len(log.read_text().splitlines()) == 2, 60, "its child")
     child = int(log.read_text().splitlines()[1])
     killed.kill()
     assert killed.poll() == -signal.SIGKILL
-    state = Path(f"/proc/{child}/stat")
-    while state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z" and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+    wait_until(lambda: child not in alive(), 60, "the child's end")
 
 
 def test_why_none_can_be_started_is_said(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from malletrain.cli.scripts import init
 from malletrain.script_check.proposal import propose
-from tests.script_check.test_check import checked
+from tests.script_check.conftest import Checked
 
 PLAIN = '''"""A plain script."""
 import torch
@@ -38,35 +39,17 @@ for epoch in range(30):
 torch.save(model.state_dict(), "model.pt")
 '''
 
-MALLEABLE = '''"""A plain script."""
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-from malletrain import elastic
+SESSION = "s = elastic.Session(model, optimizer, loader)\n"
 
-torch.manual_seed(0)
-data = TensorDataset(torch.randn(640, 20), torch.randint(0, 5, (640,)))
-loader = DataLoader(data, batch_size=64, shuffle=True, num_workers=0)
-model = nn.Sequential(nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 5))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5)
-s = elastic.Session(model, optimizer, loader)
-s.track(scheduler=scheduler)
-for epoch in s.epochs(30):
-    for step, (x, y) in enumerate(s.batches()):
-        with s.step():
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(
-                model(x), y)
-            loss.backward()
-            optimizer.step()
-
-        if step % 5 == 0:
-            print(epoch, loss.item())
-    scheduler.step()
-s.finish()
-torch.save(model.state_dict(), "model.pt")
-'''
+#: The lines that become a step, and the script once it is malleable.
+STEP = PLAIN[PLAIN.index("        optimizer.zero_grad()") : PLAIN.index("\n        if step")]
+MALLEABLE = (
+    PLAIN.replace("TensorDataset\n", "TensorDataset\nfrom malletrain import elastic\n")
+    .replace("for epoch in range(30)", f"{SESSION}s.track(scheduler=scheduler)\nfor epoch in s.epochs(30)")
+    .replace("enumerate(loader)", "enumerate(s.batches())")
+    .replace(STEP, "        with s.step():\n" + textwrap.indent(STEP, "    "))
+    .replace("torch.save", "s.finish()\ntorch.save")
+)
 
 
 def test_the_usual_loop_is_changed_in_a_handful_of_lines() -> None:
@@ -171,49 +154,42 @@ for train, val in folds:
     scores.append(evaluate(model, val))
 """
 
-SESSION = "s = elastic.Session(model, optimizer, loader)\n"
 LOADER = "DataLoader(data, batch_size=64, shuffle=True, num_workers=0)"
+MADE = f"loader = {LOADER}\n"
 
 
-def plain(**replaced: str) -> str:
-    """The plain script with some of its parts replaced."""
-    parts = {
-        "made": f"loader = {LOADER}\n",
-        "epochs": "range(30)",
-        "optimizer": "torch.optim.SGD(model.parameters(), lr=0.05)",
-        "seed": "torch.manual_seed(0)",
-        "zero": "optimizer.zero_grad()",
-        "indent": "    ",
-    }
-    text = PLAIN
-    for name, new in replaced.items():
-        assert parts[name] in text
-        text = text.replace(parts[name], new)
-    return text
+def plain(old: str, new: str) -> str:
+    """The plain script with a part replaced."""
+    assert old in PLAIN
+    return PLAIN.replace(old, new)
 
 
 #: What is special of a script, and lines of what is proposed.
 PROPOSED = {
     "a loader in the loop's own line": (
-        plain(made="").replace("enumerate(loader)", f"enumerate({LOADER})"),
+        plain(MADE, "").replace("enumerate(loader)", f"enumerate({LOADER})"),
         [f"s = elastic.Session(model, optimizer, {LOADER})\n", "enumerate(s.batches())"],
     ),
     # As in SupContrast, and where another file makes it.
     "a loader that a function makes": (
-        plain(made=f"def set_loader(data):\n    loader = {LOADER}\n    return loader\nloader = set_loader(data)\n"),
+        plain(MADE, f"def set_loader(data):\n    loader = {LOADER}\n    return loader\nloader = set_loader(data)\n"),
         [SESSION, "for step, (x, y) in enumerate(s.batches()):"],
     ),
     "a loader that another file makes": (
-        plain(made="loader = other.set_loader(data)\n"),
+        plain(MADE, "loader = other.set_loader(data)\n"),
         [SESSION, "for step, (x, y) in enumerate(s.batches()):"],
     ),
-    "an optimizer that a function makes": (plain(optimizer="set_optimizer(options, model)"), [SESSION]),
+    "an optimizer that a function makes": (
+        plain("torch.optim.SGD(model.parameters(), lr=0.05)", "set_optimizer(options, model)"),
+        [SESSION],
+    ),
     "a class that is given the model, and does not train it": (
-        plain(seed="class Judge:\n    def __init__(self, net):\n        self.net = net\n") + "Judge(model)\n",
+        plain("torch.manual_seed(0)", "class Judge:\n    def __init__(self, net):\n        self.net = net\n")
+        + "Judge(model)\n",
         [SESSION],
     ),
     "a script that uses the session's name": (
-        plain(seed="s = 8\ntorch.manual_seed(s)"),
+        plain("torch.manual_seed(0)", "s = 8\ntorch.manual_seed(s)"),
         [
             f"session = {SESSION[4:]}",
             "s = 8\n",
@@ -229,16 +205,25 @@ PROPOSED = {
             "train(session, args, model, loader, optimizer, epoch)",
         ],
     ),
-    "tabs": (plain(indent="\t"), ["\t\twith s.step():\n\t\t\toptimizer.zero_grad()\n"]),
-    "a string of several lines": (plain(zero='print("""of\n  two lines""")'), ['"""of\n  two lines"""']),
-    "epochs from one": (plain(epochs="range(1, n + 1)"), ["for epoch in (epoch + 1 for epoch in s.epochs(n)):"]),
-    "epochs from two": (plain(epochs="range(2, n)"), ["for epoch in (epoch + 2 for epoch in s.epochs(n - 2)):"]),
+    "tabs": (plain("    ", "\t"), ["\t\twith s.step():\n\t\t\toptimizer.zero_grad()\n"]),
+    "a string of several lines": (
+        plain("optimizer.zero_grad()", 'print("""of\n  two lines""")'),
+        ['"""of\n  two lines"""'],
+    ),
+    "epochs from one": (
+        plain("range(30)", "range(1, n + 1)"),
+        ["for epoch in (epoch + 1 for epoch in s.epochs(n)):"],
+    ),
+    "epochs from two": (
+        plain("range(30)", "range(2, n)"),
+        ["for epoch in (epoch + 2 for epoch in s.epochs(n - 2)):"],
+    ),
     "so many epochs": (
-        plain(epochs="range(begin, begin + n)"),
+        plain("range(30)", "range(begin, begin + n)"),
         ["for epoch in (epoch + begin for epoch in s.epochs(n)):"],
     ),
     "epochs that are shown": (
-        plain(epochs="tqdm(range(30), desc='epochs')"),
+        plain("range(30)", "tqdm(range(30), desc='epochs')"),
         ["for epoch in tqdm(s.epochs(30), desc='epochs'):"],
     ),
     "a scheduler in the main part": (
@@ -347,9 +332,8 @@ def test_the_command_writes_and_keeps_the_former_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_what_is_proposed_is_equal_to_a_static_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "train.py").write_text(propose(PLAIN.replace("range(30)", "range(60)")).text)
-    report = checked(tmp_path, monkeypatch, "train.py")
+def test_what_is_proposed_is_equal_to_a_static_run(checked: Checked) -> None:
+    report = checked(text=propose(PLAIN.replace("range(30)", "range(60)")).text)
     assert report["verdict"] == "equal", report
 
 

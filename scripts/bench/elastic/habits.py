@@ -17,8 +17,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.elastic.coordinator import ROOT
 from tests.elastic.train_habits import HABITS, VERDICTS, Kind
-from tests.script_check.test_check import ROOT, SCRIPT_OF_HABITS
+from tests.script_check.test_check import SCRIPT_OF_HABITS
 
 PAGE = ROOT / "docs" / "reference" / "habits.md"
 HEAD = "| Habit | Is | Found by | Said |\n|---|---|---|---|\n"
