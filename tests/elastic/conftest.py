@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.elastic.digits import SCRIPT, State, Static, run_alone
+from tests.elastic.digits import Static
 
 ALONE = {
     "test_all_taken.py",  # all are to be saved within the seconds that Slurm gives them
@@ -26,12 +26,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def static(tmp_path_factory: pytest.TempPathFactory) -> Static:
-    """The result of the same script, alone; it runs once for the same options."""
-    results: dict[tuple[str, ...], State] = {}
-
-    def run(*options: str) -> State:
-        if options not in results:
-            results[options] = run_alone(tmp_path_factory.mktemp("static"), SCRIPT, *options)
-        return results[options]
-
-    return run
+    return Static(lambda: tmp_path_factory.mktemp("static"))

@@ -68,6 +68,11 @@ class Coordinator(LocalCoordinator):
         with self.lock:
             return [event for event in self.events if event.kind is kind]
 
+    def wait_seen(self, kind: EventKind) -> Event:
+        """The first event of a kind, once there is one."""
+        wait_until(lambda: bool(self.seen(kind)), 180, kind)
+        return self.seen(kind)[0]
+
     def told(self, kind: EventKind) -> list[dict[str, Any]]:
         """The data of the events of a kind."""
         return [dict(data_of(event)) for event in self.seen(kind)]
@@ -85,6 +90,15 @@ _forks = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload(
     ["torch", "torch._dynamo", "sklearn.datasets", "malletrain.elastic.session", "tests.elastic.as_worker"]
 )
+
+
+def kill_node(pid: int) -> None:
+    """As Slurm and a node that fails do: SIGKILL to a process, those it has started, and those started by them."""
+    children = [each for path in Path(f"/proc/{pid}/task").glob("*/children") for each in path.read_text().split()]
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    for child in children:
+        kill_node(int(child))
 
 
 class Forked:
@@ -139,7 +153,7 @@ def run_together(directory: Path, script: Sequence[str], size: int = 2) -> tuple
 
 @dataclass
 class Pod:
-    """Worker processes of one test. `real`: each starts from nothing, as it would in a pilot."""
+    """Worker processes and pilots of one test. `real`: each worker starts from nothing, as it would in a pilot."""
 
     directory: Path
     real: bool = False
@@ -147,16 +161,9 @@ class Pod:
     processes: dict[int | tuple[int, int], Forked | subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def spawn(self, url: str, task: int, script: Sequence[str], restart: int = 0, **environ: str) -> None:
-        env = outside_slurm() | {
-            "MALLETRAIN_URL": url,
-            "MALLETRAIN_JOB": str(JOB),
+        env = self._environment(url, task) | {
             "MALLETRAIN_CHECKPOINT_DIR": str(self.directory / "checkpoints"),
-            "MALLETRAIN_TEST_DIR": str(self.directory),
-            "SLURM_JOB_ID": f"{os.getpid()}{task:03}",
-            "SLURM_ARRAY_JOB_ID": str(ARRAY),
-            "SLURM_ARRAY_TASK_ID": str(task),
             "SLURM_RESTART_COUNT": str(restart),
-            "SLURMD_NODENAME": f"node{task}",
             **environ,
         }
         place = environ.get("LOCAL_RANK")
@@ -165,10 +172,32 @@ class Pod:
         if not self.real:
             self.processes[key] = Forked(env, path, script)
             return
-        log = path.open("wb")
-        command = [sys.executable, str(HERE / "as_worker.py"), *script]
-        self.processes[key] = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
-        log.close()
+        self.processes[key] = self._start("as_worker.py", script, env, path)
+
+    def launch(self, url: str, task: int, *command: str, **environ: str) -> subprocess.Popen[bytes]:
+        """A pilot: the launcher with a command, which writes to the log of the worker."""
+        more = {"SLURM_SUBMIT_DIR": str(self.directory), "MALLETRAIN_GRACE_S": "20", **environ}
+        env, path = self._environment(url, task) | more, self.directory / f"worker-{task}.0.log"
+        self.processes[task] = pilot = self._start("launched.py", ["--", *command], env, path)
+        return pilot
+
+    def _environment(self, url: str, task: int) -> dict[str, str]:
+        return outside_slurm() | {
+            "MALLETRAIN_URL": url,
+            "MALLETRAIN_JOB": str(JOB),
+            "MALLETRAIN_TEST_DIR": str(self.directory),
+            "SLURM_JOB_ID": f"{os.getpid()}{task:03}",
+            "SLURM_ARRAY_JOB_ID": str(ARRAY),
+            "SLURM_ARRAY_TASK_ID": str(task),
+            "SLURMD_NODENAME": f"node{task}",
+        }
+
+    def _start(
+        self, program: str, arguments: Sequence[str], env: dict[str, str], path: Path
+    ) -> subprocess.Popen[bytes]:
+        command = [sys.executable, str(HERE / program), *arguments]
+        with path.open("wb") as log:
+            return subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
 
     def begin(
         self, daemon: Coordinator, tasks: Sequence[int], script: Sequence[str], restart: int = 0, **environ: str
@@ -257,10 +286,7 @@ class Pod:
     def end(self) -> None:
         for process in self.processes.values():
             if process.poll() is None:
-                try:
-                    os.killpg(process.pid, signal.SIGKILL)
-                except ProcessLookupError:  # it has just been forked, and has no group of its own yet
-                    process.kill()
+                kill_node(process.pid)
         for process in self.processes.values():
             process.wait(60)
 

@@ -19,7 +19,24 @@ EPOCHS = "6"
 
 Line = dict[str, Any]  #: of a diary
 State = dict[str, torch.Tensor]
-Static = Callable[..., State]
+
+
+class Static:
+    """What the script ends with in one process, alone; it runs once for the same options."""
+
+    def __init__(self, folder: Callable[[], Path]) -> None:
+        self._folder = folder
+        self._results: dict[tuple[str, ...], State] = {}
+
+    def __call__(self, *options: str) -> State:
+        if options not in self._results:
+            self._results[options] = run_alone(self._folder(), SCRIPT, *options)
+        return self._results[options]
+
+    def assert_like(self, directory: Path, *options: str, tolerance: float = 1e-12) -> None:
+        """A run there has ended with the same model; by default one with the options of `slow`."""
+        final = torch.load(directory / "final.pt")
+        assert_equal(final, self(*(options or ("--epochs", EPOCHS))), tolerance)
 
 
 def slow(directory: Path) -> list[str]:

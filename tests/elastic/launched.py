@@ -6,7 +6,9 @@ thread, which does nothing.
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import signal
 import sys
 import threading
 
@@ -14,6 +16,7 @@ from malletrain.elastic.launch import launcher
 from malletrain.wire import worker_client
 
 if __name__ == "__main__":
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     worker_client.credential_for = lambda url: "credential-for-tests"
     launcher.REQUEUE_TIMEOUT_S = float(os.environ.get("REQUEUE", "3"))  # type: ignore[attr-defined]
     launcher.HELLO_TIMEOUT_S = float(os.environ.get("PATIENCE", "60"))

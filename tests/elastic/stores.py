@@ -1,4 +1,4 @@
-"""Where members of a test's world meet, and worlds whose members are threads."""
+"""Worlds of a test without a daemon: where their members meet, and members that are threads."""
 
 from __future__ import annotations
 
@@ -14,6 +14,22 @@ from malletrain.elastic.errors import PeerLost
 
 SECRET = "secret-of-tests"
 HOST, PATIENCE = "127.0.0.1", timedelta(seconds=30)
+
+
+class Calm:
+    """A world in which nothing happens, for step commits without a daemon."""
+
+    def check(self, generation: int) -> None:
+        pass
+
+    def fault(self, generation: int, how: str, detail: str) -> None:
+        raise RuntimeError(f"{how}: {detail}")
+
+    def ready_for(self) -> int:
+        return 0
+
+    def is_ending(self) -> bool:
+        return False
 
 
 def meeting(address: str, generation: int = 1) -> Meeting:

@@ -23,7 +23,7 @@ from malletrain.elastic.resize.reconfigure import FORGONE, Reconfigurer
 from malletrain.elastic.state.training_state import Position, TrainingState
 from malletrain.wire import messages
 from malletrain.wire.worker_client import DaemonUnreachable, TokenUnknown, WorkerClient
-from tests.elastic.calm import Calm
+from tests.elastic.stores import Calm
 from tests.waiting import wait_until
 
 WARM = messages.Warm("host:1", {})

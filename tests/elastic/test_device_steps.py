@@ -18,11 +18,10 @@ from malletrain.elastic.comm.group import Group
 from malletrain.elastic.comm.step_commit import StepCommitter, TrainingWorld
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.gradients import finiteness
-from malletrain.elastic.gradients.finiteness import LateRead
+from malletrain.elastic.gradients.finiteness import LateRead, all_finite
 from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.state.buffer_copies import FIRST_STEPS, BufferCopies
-from tests.elastic.calm import Calm
-from tests.elastic.stores import run
+from tests.elastic.stores import Calm, run
 from tests.elastic.test_device_group import worlds
 
 #: By these a program would wait for a device.
@@ -118,6 +117,20 @@ def test_the_device_way_and_the_hosts_give_the_same_bits(monkeypatch: pytest.Mon
     for here, there in zip(host, run(2, trained), strict=True):
         assert isinstance(here, dict) and isinstance(there, dict)
         assert all(torch.equal(here[name], there[name]) for name in here)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.complex64])
+def test_every_element_of_a_gradient_is_looked_at_and_none_is_changed(dtype: torch.dtype) -> None:
+    largest = torch.finfo(dtype).max
+    row = torch.tensor([[largest, -largest, 1e-7, 0.0]] * 3, dtype=dtype)
+    for gradients in ([row, row.t().clone(), torch.zeros(0, dtype=dtype)], [row.clone().requires_grad_()]):
+        before = [each.clone() for each in gradients]
+        assert all_finite(gradients)
+        assert all(torch.equal(each, was) for each, was in zip(gradients, before, strict=True))
+    for bad in (math.nan, math.inf, -math.inf):
+        spoilt = row.clone()
+        spoilt[2, 3] = bad
+        assert not all_finite([row, spoilt])
 
 
 # --- a worker that trains alone -----------------------------------------------------------------------------------

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,9 +19,17 @@ from malletrain.elastic.data.item_folder import MAX_BATCHES, ItemFolder, ItemRan
 from malletrain.elastic.errors import ItemsError
 from malletrain.elastic.items import Items
 from malletrain.loop.membership.next_world import JobTerms
-from tests.elastic.coordinator import HERE, ROOT, Coordinator, another, last_generation, outside_slurm, running
-from tests.elastic.test_restart import kill_node, pilots_of
-from tests.elastic.test_restart import start as start_pilot
+from tests.elastic.coordinator import (
+    HERE,
+    ROOT,
+    Coordinator,
+    Pod,
+    another,
+    kill_node,
+    last_generation,
+    outside_slurm,
+    running,
+)
 from tests.waiting import wait_until
 
 SCRIPT = str(HERE / "bag_of_items.py")
@@ -132,23 +140,16 @@ class Diary:
         return [int(number) for said, number, by in lines if said == word and by.startswith(who)]
 
 
-def start(url: str, directory: Path, task: int, finish_s: float = 5.0) -> subprocess.Popen[bytes]:
-    return start_pilot(url, directory, task, script=(sys.executable, SCRIPT, str(finish_s)))
+def launch(daemon: Coordinator, pod: Pod, *tasks: int, finish_s: float = 5.0) -> None:
+    for task in tasks:
+        pod.launch(daemon.url, task, sys.executable, SCRIPT, str(finish_s))
 
 
-@contextlib.contextmanager
-def pilots(url: str, directory: Path, finish_s: float = 5.0) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Two pilots, tasks 0 and 1; others may be added with `start`."""
-    with pilots_of(directory) as found:
-        found += [start(url, directory, task, finish_s) for task in (0, 1)]
-        yield found
-
-
-def assert_it_leaves(daemon: Coordinator, pilot: subprocess.Popen[bytes]) -> None:
+def assert_it_leaves(daemon: Coordinator, pod: Pod) -> None:
     """Once it has said so, its task is requeued, as the daemon does."""
-    wait_until(lambda: bool(daemon.seen(EventKind.WORKER_LEFT)), 90, "it has left")
-    pilot.terminate()
-    assert pilot.wait(90) == 143
+    daemon.wait_seen(EventKind.WORKER_LEFT)
+    pod.kill(0, signal.SIGTERM)
+    assert pod.wait(0, 90) == 143
 
 
 def assert_each_once(directory: Path, killed: int = 0) -> None:
@@ -165,22 +166,23 @@ def test_each_item_is_committed_once_through_resizes_and_kills(tmp_path: Path) -
     (tmp_path / "pace").write_text("0.5")  # enough is left for the newcomer, and as the others are stopped
     for task in (0, 1):
         (tmp_path / f"long-{task}").touch()
-    with running(tmp_path, TERMS, reconnect_s=1.0) as (daemon, _), pilots(daemon.url, tmp_path, 60.0) as found:
+    with running(tmp_path, TERMS, reconnect_s=1.0) as (daemon, pod):
+        launch(daemon, pod, 0, 1, finish_s=60.0)
         daemon.wait_world([0, 1])
         wait_until(lambda: len(diary.of("begin")) == 2, 120, "both work")
-        found.append(start(daemon.url, tmp_path, 2, 60.0))
+        launch(daemon, pod, 2, finish_s=60.0)
         wait_until(lambda: len(diary.of("commit", "2.")) > 2, 120, "the newcomer works")
         (tmp_path / "long").touch()
         (tmp_path / "pace").unlink()
-        kill_node(found[1])
+        kill_node(pod.processes[1].pid)
         daemon.wait_world([0, 2])
         daemon.leave(0)
         (tmp_path / "long-0").unlink()
         (tmp_path / "long").unlink()
-        assert_it_leaves(daemon, found[0])
+        assert_it_leaves(daemon, pod)
         assert diary.of("begin", "0.") == diary.of("commit", "0."), "it finished its batch before it left"
         daemon.wait_world([2])
-        assert found[2].wait(120) == 0, "it took over what the lost worker held"
+        assert pod.wait(2, 120) == 0, "it took over what the lost worker held"
         assert "100_1" in [event.pilot for event in daemon.seen(EventKind.WORKER_LOST)]
         assert [each["result"] for each in daemon.told(EventKind.JOB_COMPLETED)] == [{"items": 300}]
         assert max(each["total"] for each in daemon.told(EventKind.SAMPLES)) == 300
@@ -192,7 +194,8 @@ def test_each_item_is_committed_once_through_resizes_and_kills(tmp_path: Path) -
 def test_all_whose_items_are_done_wait_for_the_daemon_to_hear_of_it(tmp_path: Path) -> None:
     diary = Diary(tmp_path)
     (tmp_path / "long").touch()
-    with running(tmp_path, TERMS) as (daemon, _), pilots(daemon.url, tmp_path) as found:
+    with running(tmp_path, TERMS) as (daemon, pod):
+        launch(daemon, pod, 0, 1)
         daemon.wait_world([0, 1])
         wait_until(lambda: len(diary.of("begin")) == 2, 120, "they work")
         generations = last_generation(daemon)
@@ -200,22 +203,23 @@ def test_all_whose_items_are_done_wait_for_the_daemon_to_hear_of_it(tmp_path: Pa
         (tmp_path / "long").unlink()
         wait_until(lambda: len(diary.of("all")) == 2, 120, "the end of both scripts")
         with pytest.raises(subprocess.TimeoutExpired):
-            found[0].wait(12)
+            pod.wait(0, 12)
         with another(generations, daemon.port, TERMS) as again:
-            wait_until(lambda: bool(again.seen(EventKind.JOB_COMPLETED)), 90, "the job is completed")
+            again.wait_seen(EventKind.JOB_COMPLETED)
             assert {"items": 300} in [each["result"] for each in again.told(EventKind.JOB_COMPLETED)]
-            assert [each.wait(90) for each in found] == [0, 0]
+            assert pod.wait(0, 90) == pod.wait(1, 90) == 0
     assert_each_once(tmp_path)
 
 
 def test_a_batch_that_cannot_be_finished_is_given_back_at_once(tmp_path: Path) -> None:
     (tmp_path / "long").touch()
     diary = Diary(tmp_path)
-    with running(tmp_path, TERMS) as (daemon, _), pilots(daemon.url, tmp_path, 0.2) as found:
+    with running(tmp_path, TERMS) as (daemon, pod):
+        launch(daemon, pod, 0, 1, finish_s=0.2)
         daemon.wait_world([0, 1])
         wait_until(lambda: len(diary.of("begin")) == 2, 120, "both work")
         daemon.leave(0)
-        assert_it_leaves(daemon, found[0])
+        assert_it_leaves(daemon, pod)
         claims = tmp_path / "out" / "claims"
         assert [int(path.name) for path in claims.iterdir()] == diary.of("begin", "1.")
         assert not diary.of("commit")
@@ -224,11 +228,10 @@ def test_a_batch_that_cannot_be_finished_is_given_back_at_once(tmp_path: Path) -
 def test_a_job_fails_when_nobody_gets_on(tmp_path: Path) -> None:
     """Each worker's script fails at the same item; all others are done first, but for one that is under way."""
     (tmp_path / "fail").touch()
-    with running(tmp_path, TERMS) as (daemon, _), pilots(daemon.url, tmp_path):
-        wait_until(lambda: bool(daemon.seen(EventKind.JOB_FAILED)), 180, "the job has failed")
-        assert (
-            "ended with status 3, 3 times, and no item was committed" in daemon.seen(EventKind.JOB_FAILED)[0].reason
-        )
+    with running(tmp_path, TERMS) as (daemon, pod):
+        launch(daemon, pod, 0, 1)
+        said = daemon.wait_seen(EventKind.JOB_FAILED).reason
+        assert "ended with status 3, 3 times, and no item was committed" in said
     done = Counter(Diary(tmp_path).of("commit"))
     assert max(done.values()) == 1 and 1 not in done and len(done) >= 58
 

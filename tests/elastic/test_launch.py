@@ -3,16 +3,15 @@ a worker to end before it trains."""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +26,7 @@ from malletrain.elastic.launch.launcher import WATCHDOG_OFF, with_defaults
 from malletrain.elastic.resize.lifecycle import WorkerLifecycle
 from malletrain.loop.membership.next_world import JobTerms
 from scripts.lab.ports import free_port
-from tests.elastic.coordinator import ARRAY, HERE, JOB, outside_slurm, running
+from tests.elastic.coordinator import ARRAY, JOB, outside_slurm, running
 from tests.elastic.digits import SCRIPT
 from tests.waiting import wait_until
 from tests.world import data_of
@@ -36,43 +35,13 @@ from tests.world import data_of
 PYTHON, QUOTED = shlex.quote(sys.executable), shlex.quote(SCRIPT)
 
 
-def environment(url: str, directory: Path) -> dict[str, str]:
-    return outside_slurm() | {
-        "MALLETRAIN_URL": url,
-        "MALLETRAIN_JOB": str(JOB),
-        "MALLETRAIN_TEST_DIR": str(directory),
-        "SLURM_SUBMIT_DIR": str(directory),
-        "SLURM_JOB_ID": f"{os.getpid()}000",
-        "SLURM_ARRAY_JOB_ID": str(ARRAY),
-        "SLURM_ARRAY_TASK_ID": "0",
-        "SLURMD_NODENAME": "node0",
-    }
-
-
-@contextlib.contextmanager
-def launched(url: str, directory: Path, *command: str, **environ: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, str(HERE / "launched.py"), *command],
-        env=environment(url, directory) | environ,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait(60)
-
-
 @pytest.mark.parametrize(("script", "status", "kind"), [
     ("exit 3", 3, EventKind.JOB_FAILED),
     ("kill -9 $$", 137, EventKind.WORKER_LOST),
 ])  # fmt: skip
 def test_the_exit_status_is_reported(tmp_path: Path, script: str, status: int, kind: EventKind) -> None:
-    with running(tmp_path) as (daemon, _), launched(daemon.url, tmp_path, "--", "/bin/bash", "-c", script) as process:
+    with running(tmp_path) as (daemon, pod):
+        process = pod.launch(daemon.url, 0, "/bin/bash", "-c", script)
         assert process.wait(90) == status
         assert daemon.seen(EventKind.WORKER_JOINED)[0].pilot == f"{ARRAY}_0"
         assert daemon.seen(kind)
@@ -90,7 +59,8 @@ def test_what_a_script_said_last_before_it_had_a_session_is_reported_with_its_fi
     monkeypatch.setenv("PATH", f"{scontrol.parent}:{os.environ['PATH']}")
     said = "ModuleNotFoundError: No module named 'timm'"
     script = f'printf "%s\\n" "Traceback" "{said}" "srun: error: node0: task 0: Exited" >> {out}; exit 1'
-    with running(tmp_path) as (daemon, _), launched(daemon.url, tmp_path, "--", "/bin/bash", "-c", script) as process:
+    with running(tmp_path) as (daemon, pod):
+        process = pod.launch(daemon.url, 0, "/bin/bash", "-c", script)
         assert process.wait(90) == 1
         (failed,) = daemon.seen(EventKind.JOB_FAILED)
     assert failed.reason == f"exit status 1: {said} ({out})"
@@ -112,60 +82,57 @@ def test_the_token_is_in_neither_arguments_nor_environment(tmp_path: Path) -> No
         "told = open('/proc/self/environ').read() + open('/proc/self/cmdline').read();"
         "print('leaked' if welcome['token'] in told else 'kept', len(welcome['token']) >= 32)"
     )
-    command = ["--", "/bin/bash", "-c", f'{PYTHON} -c "{look}"; {PYTHON} -c "{look}"']
-    with running(tmp_path) as (daemon, _), launched(daemon.url, tmp_path, *command) as process:
-        out, _ = process.communicate(timeout=120)
-    assert out.split("\n")[:2] == ["kept True"] * 2, "and it can be read twice"
+    with running(tmp_path) as (daemon, pod):
+        pod.launch(daemon.url, 0, "/bin/bash", "-c", f'{PYTHON} -c "{look}"; {PYTHON} -c "{look}"')
+        pod.wait(0, 120)
+    assert pod.log(0).split("\n")[:2] == ["kept True"] * 2, "and it can be read twice"
 
 
 def test_without_a_daemon_it_gives_the_node_back(tmp_path: Path) -> None:
-    url = f"http://127.0.0.1:{free_port()}"
-    with launched(url, tmp_path, "--", "/bin/true", PATIENCE="1") as process:
-        out, _ = process.communicate(timeout=120)
-    assert process.returncode == NO_DAEMON_STATUS == pilot_life.NO_DAEMON_STATUS
-    assert "given up after" in out
-    assert len(out.strip().splitlines()) == 1
+    with running(tmp_path) as (_, pod):
+        pod.launch(f"http://127.0.0.1:{free_port()}", 0, "/bin/true", PATIENCE="1")
+        assert pod.wait(0, 120) == NO_DAEMON_STATUS == pilot_life.NO_DAEMON_STATUS
+    assert "given up after" in pod.log(0)
+    assert len(pod.log(0).strip().splitlines()) == 1
 
 
 def test_a_rejected_pilot_prints_one_line(tmp_path: Path) -> None:
-    with running(tmp_path) as (daemon, _):
+    with running(tmp_path) as (daemon, pod):
         daemon.gate.end_job(JOB, "cancelled by its owner")
-        with launched(daemon.url, tmp_path, "--", "/bin/true") as process:
-            out, _ = process.communicate(timeout=120)
-    assert process.returncode == NO_DAEMON_STATUS
-    assert out.strip() == "malletrain.elastic.launch: job 7 is over (cancelled by its owner): end this process"
+        pod.launch(daemon.url, 0, "/bin/true")
+        assert pod.wait(0, 120) == NO_DAEMON_STATUS
+    said = "malletrain.elastic.launch: job 7 is over (cancelled by its owner): end this process"
+    assert pod.log(0).strip() == said
 
 
-@pytest.mark.parametrize("arguments", [[], ["--"], ["/bin/true"]])
-def test_usage(arguments: list[str], tmp_path: Path) -> None:
-    with launched("http://127.0.0.1:9", tmp_path, *arguments) as process:
-        out, _ = process.communicate(timeout=120)
-    assert process.returncode == 2
-    assert out.startswith("usage:")
-
-
-def test_outside_a_pilot_missing_variables_are_named(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "malletrain.elastic.launch", "--", "/bin/true"],
-        env=outside_slurm(), capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 1
-    assert "MALLETRAIN_JOB is None, not a number: start this through a script that mtbatch wrote" in done.stderr
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        ([], 2, "usage:"),
+        (["--"], 2, "usage:"),
+        (["/bin/true"], 2, "usage:"),
+        (["--", "/bin/true"], 1, ".* MALLETRAIN_JOB is None, not a number: start this through a script that mtbatch"),
+    ],
+)
+def test_a_call_by_hand_is_told_what_it_lacks(arguments: list[str], status: int, says: str) -> None:
+    command = [sys.executable, "-m", "malletrain.elastic.launch", *arguments]
+    done = subprocess.run(command, env=outside_slurm(), stderr=subprocess.PIPE, text=True, timeout=120)
+    assert done.returncode == status
+    assert re.match(says, done.stderr), done.stderr
 
 
 def test_a_worker_that_leaves_ends_its_script_and_waits_to_be_ended(tmp_path: Path) -> None:
     """Commands after python in the batch script do not run once the worker has left."""
     body = f"trap 'exit 143' TERM; {PYTHON} {QUOTED} --epochs 100 --step-seconds 0.1; touch {tmp_path}/after"
-    command = ("--", "/bin/bash", "-c", body)
-    with running(tmp_path) as (daemon, _), launched(daemon.url, tmp_path, *command, REQUEUE="120") as process:
+    with running(tmp_path) as (daemon, pod):
+        process = pod.launch(daemon.url, 0, "/bin/bash", "-c", body, REQUEUE="120")
         daemon.wait_world([0])
         daemon.leave(0)
-        wait_until(lambda: bool(daemon.seen(EventKind.WORKER_LEFT)), 90, "the worker has left")
+        left = daemon.wait_seen(EventKind.WORKER_LEFT)
         assert process.poll() is None, "its task must still run when it is requeued"
         process.send_signal(signal.SIGTERM)
         assert process.wait(90) == 143
-        saved = data_of(daemon.seen(EventKind.WORKER_LEFT)[0])["saved"]
-        assert str(saved).startswith(str(tmp_path / ".malletrain" / str(JOB)))
+        assert str(data_of(left)["saved"]).startswith(str(tmp_path / ".malletrain" / str(JOB)))
     assert not (tmp_path / "after").exists()
 
 
@@ -179,11 +146,8 @@ def signal_another_thread(pid: int) -> None:
 @pytest.mark.parametrize("mode", ["live", "restart"])
 def test_a_signal_that_another_thread_gets_reaches_the_script(tmp_path: Path, mode: str) -> None:
     body = f"trap 'touch {tmp_path}/told; exit 143' TERM; touch {tmp_path}/runs; while :; do sleep 0.1; done"
-    terms = JobTerms(restarts=mode == "restart")
-    with (
-        running(tmp_path, terms) as (daemon, _),
-        launched(daemon.url, tmp_path, "--", "/bin/bash", "-c", body, THREAD="1") as process,
-    ):
+    with running(tmp_path, JobTerms(restarts=mode == "restart")) as (daemon, pod):
+        process = pod.launch(daemon.url, 0, "/bin/bash", "-c", body, THREAD="1")
         wait_until((tmp_path / "runs").exists, 90, "the script runs")
         signal_another_thread(process.pid)
         wait_until((tmp_path / "told").exists, 90, "the script has the signal")
@@ -192,10 +156,11 @@ def test_a_signal_that_another_thread_gets_reaches_the_script(tmp_path: Path, mo
 
 def test_a_killed_script_is_reported_at_once(tmp_path: Path) -> None:
     body = f"echo $$ > {tmp_path}/pid; exec {PYTHON} {QUOTED} --epochs 100 --step-seconds 0.1"
-    with running(tmp_path) as (daemon, _), launched(daemon.url, tmp_path, "--", "/bin/bash", "-c", body) as process:
+    with running(tmp_path) as (daemon, pod):
+        process = pod.launch(daemon.url, 0, "/bin/bash", "-c", body)
         daemon.wait_world([0])
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
-        wait_until(lambda: bool(daemon.seen(EventKind.WORKER_LOST)), 90, "the loss is known")
+        daemon.wait_seen(EventKind.WORKER_LOST)
         assert process.wait(90) == 137
 
 

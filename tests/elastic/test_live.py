@@ -43,15 +43,14 @@ def test_grows_shrinks_and_finishes_like_a_static_run(tmp_path: Path, static: St
         assert pod.wait(0) == 143
         assert pod.wait(2) == 143
         pod.finish(1, 3)
-        wait_until(lambda: bool(daemon.seen(EventKind.JOB_COMPLETED)), 60, "the job is completed")
-        result = daemon.told(EventKind.JOB_COMPLETED)[0]["result"]
-        assert result["samples"] == int(EPOCHS) * DIGITS
+        daemon.wait_seen(EventKind.JOB_COMPLETED)
+        assert daemon.told(EventKind.JOB_COMPLETED)[0]["result"]["samples"] == int(EPOCHS) * DIGITS
         assert len(daemon.seen(EventKind.WORKER_LEFT)) >= 2
         assert not daemon.seen(EventKind.WORKER_LOST)
         assert daemon.events[0].job == JOB
     assert mains(tmp_path)[0] == "0.0" and mains(tmp_path)[1:] in (["1.0"], ["3.0"]), "once each, and on no other"
     assert_every_sample_once(diary(tmp_path), int(EPOCHS))
-    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
+    static.assert_like(tmp_path)
 
 
 def test_survives_the_loss_of_a_worker(tmp_path: Path, static: Static) -> None:
@@ -67,7 +66,7 @@ def test_survives_the_loss_of_a_worker(tmp_path: Path, static: Static) -> None:
         assert lost == {"100_0", "100_1"}
     assert mains(tmp_path)[-1] in ("2.0", "3.0") and len(set(mains(tmp_path))) == len(mains(tmp_path))
     assert_every_sample_once(diary(tmp_path), int(EPOCHS))
-    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
+    static.assert_like(tmp_path)
 
 
 def test_resumes_after_all_nodes_are_gone(tmp_path: Path, static: Static) -> None:
@@ -87,7 +86,7 @@ def test_resumes_after_all_nodes_are_gone(tmp_path: Path, static: Static) -> Non
         after = [line["step"] for line in diary(tmp_path) if line["step"] > before]
         assert min(after) == before + 1
     assert_every_sample_once(diary(tmp_path), int(EPOCHS))
-    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
+    static.assert_like(tmp_path)
     assert not (tmp_path / "checkpoints").exists(), "a finished job leaves no checkpoint behind"
 
 
@@ -104,7 +103,7 @@ def test_when_all_are_killed_at_once_the_last_checkpoint_is_taken_up(tmp_path: P
         pod.finish(2)
     first = min(line["step"] for line in diary(tmp_path) if line["task"] == "2")
     assert 1 < first <= made + 1
-    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
+    static.assert_like(tmp_path)
 
 
 @pytest.mark.parametrize("behind", [0, pytest.param(1, marks=pytest.mark.nightly)])
@@ -125,7 +124,7 @@ def test_trains_on_through_a_restart_of_the_daemon(tmp_path: Path, static: Stati
             pod.kill(2)
             again.wait_world([0, 1, 3], 90)
             pod.finish(0, 1, 3)
-    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
+    static.assert_like(tmp_path)
 
 
 def test_a_worker_that_has_finished_waits_for_the_daemon_to_hear_of_it(tmp_path: Path, static: Static) -> None:
@@ -144,8 +143,8 @@ def test_a_worker_that_has_finished_waits_for_the_daemon_to_hear_of_it(tmp_path:
             pod.wait(0, 12)
         with another(generations, daemon.port) as again:
             assert pod.wait(0) == 0
-            wait_until(lambda: bool(again.seen(EventKind.JOB_COMPLETED)), 90, "the job is completed")
-    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
+            again.wait_seen(EventKind.JOB_COMPLETED)
+    static.assert_like(tmp_path)
 
 
 #: Ways to train and of summing, and how near the result is. Those of the second list are tried nightly.
@@ -178,7 +177,7 @@ def test_other_ways_to_train_are_like_a_static_run_too(
         daemon.leave(2)
         daemon.wait_world([0, 3], 90)
         pod.finish(0, 3)
-    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS, *how), tolerance)
+    static.assert_like(tmp_path, "--epochs", EPOCHS, *how, tolerance=tolerance)
 
 
 def test_members_without_a_sample_take_no_part_in_the_statistics(tmp_path: Path, static: Static) -> None:
@@ -190,7 +189,7 @@ def test_members_without_a_sample_take_no_part_in_the_statistics(tmp_path: Path,
             pod.spawn(daemon.url, task, [SCRIPT, *slow(tmp_path), *options, "--wait-for", "4"])
         wait_until(lambda: any(line["size"] == 4 for line in diary(tmp_path)), 60, "a step of four")
         pod.finish(*range(4))
-    assert_equal(torch.load(tmp_path / "final.pt"), static(*options), 1e-9)
+    static.assert_like(tmp_path, *options, tolerance=1e-9)
 
 
 def replayed(directory: Path, lines: list[Line], *options: str) -> State:
@@ -256,7 +255,7 @@ def test_a_compiled_model_takes_every_share_without_recompiling(tmp_path: Path, 
         wait_lines(tmp_path, 3, 60, "steps of two")
         pod.finish(1, 2)
     assert shares() >= {50, 17, 16, 25, 24}, "shares of three sizes"
-    assert_equal(torch.load(tmp_path / "final.pt"), static("--batch", "50", "--epochs", EPOCHS), 1e-10)
+    static.assert_like(tmp_path, "--batch", "50", "--epochs", EPOCHS, tolerance=1e-10)
 
 
 @pytest.mark.nightly

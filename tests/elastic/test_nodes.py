@@ -14,7 +14,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,14 +32,12 @@ from tests.elastic.digits import (
     EPOCHS,
     SCRIPT,
     Static,
-    assert_equal,
     assert_every_sample_once,
     diary,
     slow,
     wait_lines,
 )
 from tests.elastic.stores import HOST, PATIENCE, run
-from tests.elastic.test_launch import launched
 from tests.waiting import wait_until
 from tests.world import data_of
 
@@ -133,7 +130,7 @@ def test_a_node_of_which_a_process_missed_a_round_leaves(tmp_path: Path, static:
         assert pod.wait_node(1) == [143, 143]
         assert pod.wait_node(0) == [0, 0]
         assert not daemon.seen(EventKind.WORKER_LOST)
-    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", "4", "--evaluate"), 1e-12)
+    static.assert_like(tmp_path, "--epochs", "4", "--evaluate")
 
 
 def test_the_only_node_saves_its_state_where_a_process_missed_a_round(tmp_path: Path, static: Static) -> None:
@@ -146,7 +143,7 @@ def test_the_only_node_saves_its_state_where_a_process_missed_a_round(tmp_path: 
         assert pod.wait_node(1) == [0, 0]
     resumed = min(line["step"] for line in diary(tmp_path) if line.get("task") == "1")
     assert resumed >= 11
-    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", "2"), 1e-12)
+    static.assert_like(tmp_path, "--epochs", "2")
 
 
 @pytest.mark.nightly
@@ -168,7 +165,7 @@ def test_a_frozen_process_takes_its_node_out_and_all_can_leave_and_resume(tmp_pa
         daemon.wait_world([2])
         (tmp_path / "go").touch()
         assert pod.wait_node(2) == [0, 0]
-    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
+    static.assert_like(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +195,7 @@ def test_nodes_of_two_grow_shrink_and_are_lost_like_a_static_run(
         assert daemon.seen(EventKind.JOB_COMPLETED)
         assert {data_of(event)["nodes"] for event in daemon.seen(EventKind.SAMPLES)} <= {1, 2, 3}
     assert_every_sample_once(diary(tmp_path), int(EPOCHS))
-    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS, *how), 1e-12)
+    static.assert_like(tmp_path, "--epochs", EPOCHS, *how)
 
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={PLACES}"]
@@ -208,13 +205,14 @@ def test_torchrun_in_a_pilot_leaves_in_order(tmp_path: Path) -> None:
     """And commands after it do not run, whatever its exit status is."""
     worker = [*TORCHRUN, str(HERE / "as_worker.py"), SCRIPT, "--epochs", "100", "--step-seconds", "0.1"]
     body = f"cd {shlex.quote(str(tmp_path))}; trap 'exit 143' TERM; {shlex.join(worker)}; touch after"
-    with running(tmp_path) as (daemon, _), launched(daemon.url, tmp_path, "--", "/bin/bash", "-c", body) as process:
+    with running(tmp_path) as (daemon, pod):
+        process = pod.launch(daemon.url, 0, "/bin/bash", "-c", body)
         daemon.wait_world([0])
         wait_until(lambda: any(line["size"] == PLACES for line in diary(tmp_path)), 60, "a step of both")
         daemon.leave(0)
-        wait_until(lambda: bool(daemon.seen(EventKind.WORKER_LEFT)), 90, "the node has left")
+        left = daemon.wait_seen(EventKind.WORKER_LEFT)
         assert process.wait(60) != 0
-        assert str(data_of(daemon.seen(EventKind.WORKER_LEFT)[0])["saved"]).startswith(str(tmp_path / ".malletrain"))
+        assert str(data_of(left)["saved"]).startswith(str(tmp_path / ".malletrain"))
         assert not daemon.seen(EventKind.WORKER_LOST)
     assert not (tmp_path / "after").exists()
 
@@ -262,7 +260,7 @@ def test_processes_of_one_mpiexec_train_as_one(tmp_path: Path, static: Static) -
     subprocess.run(command, env=outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path)), check=True, timeout=300)
     assert_every_sample_once(diary(tmp_path), 2)
     assert {line["size"] for line in diary(tmp_path) if "step" in line} == {3}
-    assert_equal(torch.load(tmp_path / "final.pt"), static(*options), 1e-12)
+    static.assert_like(tmp_path, *options)
 
 
 @pytest.mark.parametrize("carrier", [{}, {"STANDIN": "20"}], ids=["host", "device"])
@@ -279,7 +277,7 @@ def test_processes_of_one_step_train_as_one(tmp_path: Path, static: Static, carr
     assert statuses == [0, 0], logs
     assert not list((tmp_path / "meeting").iterdir()), "the secret is removed when all have come"
     assert_every_sample_once(diary(tmp_path), 2)
-    assert_equal(torch.load(tmp_path / "final.pt"), static(*options), 1e-12)
+    static.assert_like(tmp_path, *options)
 
 
 def test_rank_and_meeting_come_from_the_environment() -> None:

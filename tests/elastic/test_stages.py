@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 from _pytest.mark.structures import ParameterSet
 
 from malletrain.domain.event import EventKind
 from tests.elastic.coordinator import Coordinator, Pod, running
-from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, diary, slow, wait_lines
+from tests.elastic.digits import EPOCHS, SCRIPT, Static, diary, slow, wait_lines
 from tests.waiting import wait_until
-from tests.world import data_of
 
 #: As a newcomer: what it does before it has a part in a world. A daemon does not wait for one that is not warm.
 JOINING = ["rehearsal", "warm", "build", "roll", "take", "step"]
@@ -35,8 +33,8 @@ def train_to_the_end(pod: Pod, daemon: Coordinator, tasks: list[int], static: St
     daemon.wait_world(tasks, 90)
     wait_lines(pod.directory, 3 * len(tasks), 60, "steps of the others")
     pod.finish(*tasks)
-    wait_until(lambda: bool(daemon.seen(EventKind.JOB_COMPLETED)), 90, "the job is completed")
-    assert_equal(torch.load(pod.directory / "final.pt"), static("--epochs", EPOCHS), 1e-12)
+    daemon.wait_seen(EventKind.JOB_COMPLETED)
+    static.assert_like(pod.directory)
 
 
 def options(directory: Path) -> list[str]:
@@ -51,7 +49,7 @@ def test_a_newcomer_in_trouble(tmp_path: Path, static: Static, kind: str, place:
         if kind != "freeze":
             assert pod.wait(2) == {"kill": -9, "term": 143}[kind]
         elif place not in ("rehearsal", "warm"):  # one that is not warm yet is waited for, by nobody
-            wait_until(lambda: bool(daemon.seen(EventKind.WORKER_LOST)), 60, "the frozen one is given up")
+            daemon.wait_seen(EventKind.WORKER_LOST)
         train_to_the_end(pod, daemon, [0, 1], static)
         assert {event.pilot for event in daemon.seen(EventKind.WORKER_LOST)} <= {"100_2"}
 
@@ -83,10 +81,8 @@ def test_a_member_in_trouble(tmp_path: Path, static: Static, kind: str, place: s
 @pytest.mark.parametrize("kind", ["kill", pytest.param("freeze", marks=pytest.mark.nightly)])
 def test_two_donors_in_trouble_one_after_the_other(tmp_path: Path, static: Static, kind: str) -> None:
     """Each while it gives its state to the newcomer, who then gets it from the third."""
-    trouble = {0: f"{kind}@give#3", 1: f"{kind}@give"}
     with running(tmp_path) as (daemon, pod):
-        for task in range(3):
-            more = {"TROUBLE": trouble[task]} if task in trouble else {}
+        for task, more in enumerate(({"TROUBLE": f"{kind}@give#3"}, {"TROUBLE": f"{kind}@give"}, {})):
             pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path)], 0, **more)
             daemon.wait_world(list(range(task + 1)))
         pod.spawn(daemon.url, 3, [SCRIPT, *options(tmp_path)])
@@ -99,9 +95,9 @@ def test_newcomers_whose_first_step_breaks_are_newcomers_again(tmp_path: Path, s
     with running(tmp_path) as (daemon, pod):
         pod.spawn(daemon.url, 0, [SCRIPT, *options(tmp_path)])
         wait_until(lambda: len(diary(tmp_path)) > 3, 60, "steps")
-        for task in (1, 2):
-            more = {"TROUBLE": "kill@backward"} if task == 2 else {}
-            pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path), "--wait-for", "2"], 0, **more)
+        waiting = [SCRIPT, *options(tmp_path), "--wait-for", "2"]
+        pod.spawn(daemon.url, 1, waiting)
+        pod.spawn(daemon.url, 2, waiting, TROUBLE="kill@backward")
         assert pod.wait(2) == -9
         train_to_the_end(pod, daemon, [0, 1], static)
 
@@ -143,11 +139,8 @@ def test_all_asked_to_end_in_an_evaluation(tmp_path: Path, static: Static, worke
             pod.spawn(daemon.url, task, [SCRIPT, *given], TROUBLE=f"term@{place}")
         assert [pod.wait(task) for task in range(workers)] == [143] * workers
         assert not daemon.seen(EventKind.WORKER_LOST)
-        saved = [
-            data_of(event)["saved"] for event in daemon.seen(EventKind.WORKER_LEFT) if data_of(event).get("saved")
-        ]
-        assert len(saved) == 1
-        assert Path(str(saved[0])).exists()
+        (saved,) = [each["saved"] for each in daemon.told(EventKind.WORKER_LEFT) if each.get("saved")]
+        assert Path(saved).exists()
         pod.spawn(daemon.url, 0, [SCRIPT, *options(tmp_path)], restart=1)
         train_to_the_end(pod, daemon, [0], static)
     assert {line["evaluated"] for line in diary(tmp_path) if "evaluated" in line} == set(range(int(EPOCHS)))
@@ -161,7 +154,7 @@ def test_training_ends_while_a_group_is_in_the_making(tmp_path: Path, static: St
         pod.spawn(daemon.url, 1, [SCRIPT, *options(tmp_path)], TROUBLE="freeze@build")
         wait_until(lambda: len(daemon.seen(EventKind.GENERATION)) > made, 60, "a plan with the newcomer")
         pod.finish(0)
-    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
+    static.assert_like(tmp_path)
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.nightly)])

@@ -50,7 +50,7 @@ from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.invariants.agreement import Agreement, RoundKind
 from malletrain.elastic.invariants.digest import digest
 from malletrain.elastic.state.training_state import Position
-from tests.elastic.calm import Calm
+from tests.elastic.stores import Calm
 from tests.elastic.train_large import build as build_large
 from tests.gpu.one_gpu import environment_of
 
