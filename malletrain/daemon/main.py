@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from malletrain.daemon.observing import Observing
     from malletrain.daemon.service import Service
 
-#: Errors whose message is for the reader: printed as they are, exit status 2 (1 for a refusal).
-_REPORTED = (MalletrainError, WireError, ConfigError)
-
 #: What may be otherwise a little later, after a power cut for example. A service then ends with 1, and systemd starts
 #: it again; 2 is for what stays wrong until somebody mends it.
 _PASSING = (ClusterUnavailable, JournalInUse, DiskFull, Unavailable)
@@ -286,7 +283,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
-    except _REPORTED as error:
+    except (MalletrainError, WireError, ConfigError) as error:  # for the reader: printed as they are
         _tell(error)
         sys.exit(error.exit_status)
     sys.exit(0)

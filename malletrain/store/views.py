@@ -43,9 +43,6 @@ MAX_EVENTS = 5_000
 MAX_EVENT_BYTES = 1024 * 1024
 MAX_JOB_BYTES = 4 * 1024 * 1024
 
-#: Of a page so many are read at once.
-_JOBS_AT_ONCE = 100
-
 #: Figures that a job has in a list; by itself it has all.
 LISTED_METRICS = 16
 
@@ -130,7 +127,7 @@ class StoreViews:
         rows: list[JobRow] = []
         left = MAX_JOB_BYTES
         while len(rows) < limit:
-            count = min(_JOBS_AT_ONCE, limit - len(rows))
+            count = min(100, limit - len(rows))
             found = self.jobs(over, uid, count, before)
             for row in found[::-1]:
                 left -= len(text_of(row.to_json()))

@@ -95,9 +95,6 @@ ASK_INTERVAL_S = 30.0
 #: 22.05; docs/how-to/admin-rollout.md, "The reserve").
 MAX_PUT_OFF_S = 122.0
 
-#: So many main jobs are remembered as noted already.
-_MAX_NOTED = 10_000
-
 
 @dataclass(slots=True)
 class _Left:
@@ -222,7 +219,7 @@ def _is_put_off(row: SlurmJob) -> bool:
 
 def _note(noted: OrderedDict[Any, None], key: object) -> None:
     noted[key] = None
-    trim(noted, _MAX_NOTED)
+    trim(noted, 10_000)
 
 
 def trim(kept: OrderedDict[Any, Any], most: int) -> None:
@@ -236,9 +233,6 @@ LEAST_DELAY_S = 1.0
 
 #: A job that begins so long (seconds) after a node was given up did not wait for it.
 PASSED_ON_S = 120.0
-
-#: Of so many main jobs the rank is remembered.
-_MAX_RANKS = 10_000
 
 
 class JobsBehind:
@@ -257,7 +251,7 @@ class JobsBehind:
             if row.id in main_jobs:
                 self._ranks[head_of(row.id)] = (-row.priority, row.raw_id)
                 self._ranks.move_to_end(head_of(row.id))
-        trim(self._ranks, _MAX_RANKS)
+        trim(self._ranks, 10_000)
 
     def look(self, snapshot: Snapshot, delays: Mapping[str, MainJobDelay], partition: str, now: float) -> list[Event]:
         """Main jobs that have begun since the last look and waited behind one of `delays`, which are by head."""

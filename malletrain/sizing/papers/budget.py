@@ -37,9 +37,6 @@ from malletrain.sizing.policy import Need, Policy
 from malletrain.sizing.problem import NodeBudget, Problem, Sizes
 from malletrain.sizing.values import Bools, Floats, Ints, ValueRowCache, ValueTable, rates, value_table
 
-MAX_BISECTIONS = 100
-MAX_PRICE = 1e12
-
 
 class Budget(Policy):
     """A width for each job at the price of a node-second that just spends the budget."""
@@ -171,8 +168,8 @@ def _within(
 
     if used(rows) + others_use(0.0) <= most:
         return rows, 0.0
-    low, high = 0.0, MAX_PRICE
-    for _ in range(MAX_BISECTIONS):
+    low, high = 0.0, 1e12
+    for _ in range(100):
         mu = math.sqrt(low * high) if low > 0 else high / 1e6 if high > 1e-12 else high / 2
         low, high = (mu, high) if used(priced(mu)) + others_use(mu) > most else (low, mu)
     lean, wide = priced(high), priced(low)

@@ -22,8 +22,6 @@ MAX_ROWS = 2_000
 MAX_BRANCHED_ROWS = 300_000
 #: Branching nodes at most and at least, however few or many rows there are.
 MAX_BRANCHES, MIN_BRANCHES = 5_000, 100
-#: Single exchanges tried where HiGHS stops before it has proven a plan.
-MAX_EXCHANGES = 200
 
 
 class Milp(Policy):
@@ -176,7 +174,7 @@ class _Search:
             if start is None or not limits.hold(start):
                 continue
             plan, spare = start.copy(), limits.upper - limits.use(start)
-            for _ in range(MAX_EXCHANGES):
+            for _ in range(200):  # where HiGHS stopped before it had proven a plan
                 now = plan[table.row_job]
                 gain = table.value - table.value[now]
                 more = limits.coefficient - limits.coefficient[:, now]
