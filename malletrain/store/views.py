@@ -73,7 +73,8 @@ class StoreViews:
         self._version = version
         self._notices = notices
         self._waiting = waiting
-        self._kept = KeptAnswers(_status_kept_s)
+        # The longer the more it takes; the status of less than some 1,500 nodes is not kept.
+        self._kept = KeptAnswers(lambda size, took_s: min(2.0, 40.0 * took_s) if size >= 250_000 else 0.0)
 
     def close(self) -> None:
         """Give the connections back."""
@@ -258,11 +259,6 @@ def _events(job: int | None, uid: int | None) -> Select[Any]:
         open_to_all = t.event.c.job.is_(None) & t.event.c.kind.in_(OPEN_KINDS)
         query = query.where(open_to_all | t.event.c.job.in_(own))
     return query
-
-
-def _status_kept_s(size: int, took_s: float) -> float:
-    """Seconds that a status is kept, the longer the more it takes; that of less than some 1,500 nodes is not."""
-    return min(2.0, 40.0 * took_s) if size >= 250_000 else 0.0
 
 
 def _job_rows(connection: Connection, rows: Sequence[Row[Any]], figures: int = LISTED_METRICS) -> tuple[JobRow, ...]:

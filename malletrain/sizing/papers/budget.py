@@ -145,17 +145,13 @@ class _Coming:
         return float(self.node_s[hit[at]].sum())
 
 
-def _nothing(_: float) -> float:
-    return 0.0
-
-
 def _within(
     table: ValueTable,
     rows: Ints,
     use: Floats,
     most: float,
     at: Callable[[float], Ints],
-    others_use: Callable[[float], float] = _nothing,
+    others_use: Callable[[float], float] = lambda _: 0.0,
 ) -> tuple[Ints, float]:
     """Rows that use at most `most` in all, and the price that does it. No job gets more nodes than in `rows`.
     `beside`: what others use at a price, from the same."""
