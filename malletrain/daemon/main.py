@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 import click
@@ -156,14 +155,11 @@ class DaemonProcess:
     def run(self) -> int:
         """Serve until a signal ends it; the exit status."""
         for number, wish in ((signal.SIGTERM, _STOP), (signal.SIGINT, _STOP), (signal.SIGHUP, _RELOAD)):
-            signal.signal(number, partial(self._wish, wish))
+            signal.signal(number, lambda *_, wish=wish: self._wishes.put(wish))
         ended_by = _RELOAD
         while ended_by == _RELOAD:
             ended_by = self._serve()
         return 0 if ended_by == _STOP else 1
-
-    def _wish(self, wish: str, _number: int, _frame: FrameType | None) -> None:
-        self._wishes.put(wish)
 
     def _serve(self) -> str:
         """Run one service until a wish ends it; which one did."""

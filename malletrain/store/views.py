@@ -43,9 +43,6 @@ MAX_EVENTS = 5_000
 MAX_EVENT_BYTES = 1024 * 1024
 MAX_JOB_BYTES = 4 * 1024 * 1024
 
-#: Figures that a job has in a list; by itself it has all.
-LISTED_METRICS = 16
-
 #: Rows of usage in one answer at most.
 MAX_USAGE_ROWS = 50_000
 
@@ -261,9 +258,9 @@ def _events(job: int | None, uid: int | None) -> Select[Any]:
     return query
 
 
-def _job_rows(connection: Connection, rows: Sequence[Row[Any]], figures: int = LISTED_METRICS) -> tuple[JobRow, ...]:
-    """Jobs with what other tables know of them, and so many of their figures: one query a table, whatever the number
-    of jobs."""
+def _job_rows(connection: Connection, rows: Sequence[Row[Any]], figures: int = 16) -> tuple[JobRow, ...]:
+    """Jobs with what other tables know of them, and so many of their figures (a job by itself has all): one query a
+    table, whatever the number of jobs."""
     if not rows:
         return ()
     low, high = min(row.id for row in rows), max(row.id for row in rows)

@@ -228,13 +228,6 @@ def trim(kept: OrderedDict[Any, Any], most: int) -> None:
         kept.popitem(last=False)
 
 
-#: Shorter delays are not passed on (seconds): Slurm's times are whole seconds.
-LEAST_DELAY_S = 1.0
-
-#: A job that begins so long (seconds) after a node was given up did not wait for it.
-PASSED_ON_S = 120.0
-
-
 class JobsBehind:
     """Main jobs that waited behind one which pilots had delayed, in the queue or for nodes that it gave up later for
     it. What a look finds stands in the journal as `MainJobMet.waited_for`. Their delay is not measured: it is at most
@@ -257,7 +250,8 @@ class JobsBehind:
         """Main jobs that have begun since the last look and waited behind one of `delays`, which are by head."""
         rows = [row for row in snapshot.holding if row.partition != partition and row.nodes]
         known, self._running = self._running, frozenset(row.id for row in rows)
-        late = {head: each for head, each in delays.items() if each.delay_s >= LEAST_DELAY_S}
+        # Slurm's times are whole seconds: shorter delays are not passed on.
+        late = {head: each for head, each in delays.items() if each.delay_s >= 1.0}
         if not late and not self._had:
             return []
         fresh = [row for row in rows if known is not None and row.id not in known]
@@ -269,7 +263,8 @@ class JobsBehind:
                     self._had[node] = (head_of(row.id), now)
                 else:
                     self._had.pop(node, None)
-        self._had = {node: had for node, had in self._had.items() if now - had[1] <= PASSED_ON_S}
+        # A job that begins two minutes after a node was given up did not wait for it.
+        self._had = {node: had for node, had in self._had.items() if now - had[1] <= 120.0}
         return [Event(now, found[row.id], node=row.nodes[0]) for row in fresh if row.id in found]
 
     def _behind(self, row: SlurmJob, late: Mapping[str, MainJobDelay], now: float) -> MainJobMet | None:
