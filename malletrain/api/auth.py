@@ -100,9 +100,6 @@ class Auth:
         return opened
 
 
-#: Bytes of randomness in a token.
-TOKEN_BYTES = 32
-
 Bearer = TypeVar("Bearer")
 
 
@@ -120,7 +117,7 @@ class TicketTable(Generic[Bearer]):
 
     def issue(self, owner: Hashable, bearer: Bearer) -> str:
         """A new token that stands for `bearer`."""
-        token = secrets.token_urlsafe(TOKEN_BYTES)
+        token = secrets.token_urlsafe(32)
         with self._lock:
             self._forget_expired()
             own = self._of_owner.setdefault(owner, OrderedDict())

@@ -24,9 +24,6 @@ from malletrain.domain.snapshot import SlurmJob, Snapshot
 from malletrain.loop.trackers.main_jobs import MainJobDelay, head_of
 from malletrain.loop.waiting_reason import why_too_dear
 
-#: No job has a number of so many digits.
-MAX_DIGITS = 19
-
 
 class _Shown:
     """What of the loop's state the caller may see."""
@@ -66,7 +63,7 @@ def explain(
         return tuple(_main_job(subject, snapshot, events, shown, delays))
     number = subject.removeprefix("job ").strip()
     if number.isdecimal():
-        view = shown.views.get(int(number)) if len(number) < MAX_DIGITS else None
+        view = shown.views.get(int(number)) if len(number) < 19 else None  # no job's number is so long
         if view is None:
             raise NotFound(f"{subject}: no malleable job of this number is known; `malletrain status` lists them")
         return tuple(_job(view, decision, shown, waiting(view.job.id)))

@@ -30,9 +30,6 @@ WAITING_CONNECTIONS = 2048
 #: Connections accepted before the loop serves others again. asyncio takes its backlog for both numbers.
 ACCEPTS_AT_ONCE = 8
 
-#: Bytes of an answer that the kernel keeps for a caller who takes none; it would take 4 MB.
-SEND_BUFFER_BYTES = 256 * 1024
-
 #: Bytes of a request besides its body: its line and fields, and what frames a chunked body.
 MAX_HEAD_BYTES = 64 * 1024
 
@@ -217,7 +214,8 @@ def serve(app: ASGIApp, host: str, port: int, connections: ConnectionTable) -> H
     Raises InvalidInput, Unavailable: as `listen`; or the server did not start."""
     listening = listen(host, port, WAITING_CONNECTIONS)
     for sock in listening.sockets:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)  # connections inherit it
+        # What the kernel keeps of an answer for a caller who takes none, else 4 MB. Connections inherit it.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 256 * 1024)
     config = uvicorn.Config(
         app,
         http=type("Protocol", (BoundedProtocol,), {"table": connections, "called": listening.address}),

@@ -32,9 +32,6 @@ MAX_WAIT_S = 60.0
 #: Days of main jobs that one answer is about: the journal keeps 30.
 MAX_PROMISE_DAYS = 90
 
-#: Threads that people's requests may use at once, one for each of the views' connections: workers have the others.
-_THREADS = 4
-
 JobNumber = Annotated[int, Path(ge=1, le=MAX_NUMBER)]
 Day = Annotated[str, Query(pattern=r"^(\d{4}-\d{2}-\d{2})?$", max_length=10)]
 Result = TypeVar("Result")
@@ -104,7 +101,7 @@ class PeopleRoutes:
         self.logins = TokenBuckets(limits.user_login_rate, limits.user_login_burst, clock)
         self.announcements = TokenBuckets(limits.announcements_a_day / 86_400, limits.announcements_a_day, clock)
         self._polls: Counter[int] = Counter()
-        self._threads = anyio.CapacityLimiter(_THREADS)
+        self._threads = anyio.CapacityLimiter(4)  # one for each of the views' connections: workers have the others
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  #: while a request has one
 
     async def off_loop(self, caller: str, call: Callable[[], Result]) -> Result:

@@ -23,9 +23,6 @@ from malletrain.wire.rows import ProfileRow, PromiseRow
 #: Most jobs of one user that are announced and have no array attached.
 MAX_UNATTACHED_JOBS = 32
 
-#: How far back `explain` reads the journal.
-EXPLAINED_EVENTS = 5000
-
 DAY_S = 86_400.0
 
 
@@ -183,7 +180,7 @@ class LoopRequests:
         """Why a job (`job 3`, `3`), node, pilot (`123_4`) or main job (`main-job 99`) has what it has, in lines."""
         loop = self._loop
         asked = subject.removeprefix("main-job ")
-        events = self._of_main_job(asked.strip()) if asked != subject else self._latest(EXPLAINED_EVENTS)
+        events = self._of_main_job(asked.strip()) if asked != subject else self._latest(5000)
         with self._facts:
             delays = loop.ledger.promise.delays(-math.inf) if asked != subject else ()
         seen = (loop.last_snapshot, loop.last_decision)

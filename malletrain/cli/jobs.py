@@ -48,11 +48,6 @@ def show(as_json: bool, value: object, lines: Callable[[], Iterable[render.Line]
         say(lines())
 
 
-def terminal_width() -> int:
-    """Columns to write into: the terminal's, or 120 where there is none."""
-    return shutil.get_terminal_size((120, 24)).columns if sys.stdout.isatty() else 120
-
-
 @click.command(epilog="Example:  malletrain status        malletrain status 3 --json")
 @click.argument("job", type=click.IntRange(min=1), required=False)
 @click.option("--all", "over", is_flag=True, help="Jobs that have ended, too.")
@@ -70,7 +65,8 @@ def status(job: int | None, over: bool, as_json: bool) -> None:
     picture = daemon.status()
     if over:
         picture = replace(picture, jobs=daemon.jobs())
-    show(as_json, picture.to_json(), lambda: render.status(picture, width=terminal_width(), over=over))
+    width = shutil.get_terminal_size((120, 24)).columns if sys.stdout.isatty() else 120
+    show(as_json, picture.to_json(), lambda: render.status(picture, width=width, over=over))
 
 
 def _in_full(daemon: DaemonClient, row: JobRow) -> list[render.Line]:

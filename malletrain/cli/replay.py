@@ -306,12 +306,7 @@ def _measured(path: str) -> ResizeCosts:
     from malletrain.replay.scoring.journal_score import measured_costs
     from malletrain.store.journal import read_events
 
-    found = measured_costs(read_events(journal), ResizeCosts())
-    costs = found.costs
-    shown = (
-        f"{found.activations:,} activations ({costs.activate_s:.3g} s), {found.grown:,} stalls to grow "
-        f"({costs.grow_s:.3g} s), {found.shrunk:,} to shrink ({costs.shrink_s:.3g} s)"
-    )
+    costs, shown = measured_costs(read_events(journal), ResizeCosts())
     click.echo(f"costs: {journal} shows {shown}; of none, the default", err=True)
     return costs
 

@@ -141,10 +141,6 @@ class PilotSection(Section):
     """Remove what your submit filter rejects."""
 
 
-#: No light look follows sooner on another: each is one squeue, whatever the tick.
-SHORTEST_WATCH_S = 0.5
-
-
 class LoopSection(Section):
     """How often the daemon looks."""
 
@@ -155,7 +151,7 @@ class LoopSection(Section):
     def watch_interval_s(self) -> float:
         """Seconds between two light looks at the main queue, for yielding in time: a fifth of a tick, since a
         backfill cycle that comes first preempts (2 s of 10: docs/explanation/promise.md has what that costs)."""
-        return max(SHORTEST_WATCH_S, self.tick_s / 5)
+        return max(0.5, self.tick_s / 5)  # each is one squeue
 
 
 class LimitSection(Section):

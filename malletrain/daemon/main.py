@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 import click
@@ -39,9 +38,6 @@ from malletrain.wire.errors import WireError
 if TYPE_CHECKING:
     from malletrain.daemon.observing import Observing
     from malletrain.daemon.service import Service
-
-#: Errors whose message is for the reader: printed as they are, exit status 2 (1 for a refusal).
-_REPORTED = (MalletrainError, WireError, ConfigError)
 
 #: What may be otherwise a little later, after a power cut for example. A service then ends with 1, and systemd starts
 #: it again; 2 is for what stays wrong until somebody mends it.
@@ -159,14 +155,11 @@ class DaemonProcess:
     def run(self) -> int:
         """Serve until a signal ends it; the exit status."""
         for number, wish in ((signal.SIGTERM, _STOP), (signal.SIGINT, _STOP), (signal.SIGHUP, _RELOAD)):
-            signal.signal(number, partial(self._wish, wish))
+            signal.signal(number, lambda *_, wish=wish: self._wishes.put(wish))
         ended_by = _RELOAD
         while ended_by == _RELOAD:
             ended_by = self._serve()
         return 0 if ended_by == _STOP else 1
-
-    def _wish(self, wish: str, _number: int, _frame: FrameType | None) -> None:
-        self._wishes.put(wish)
 
     def _serve(self) -> str:
         """Run one service until a wish ends it; which one did."""
@@ -286,7 +279,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
-    except _REPORTED as error:
+    except (MalletrainError, WireError, ConfigError) as error:  # for the reader: printed as they are
         _tell(error)
         sys.exit(error.exit_status)
     sys.exit(0)

@@ -19,9 +19,6 @@ from malletrain.loop.ports import Clock
 # A `_created` series beside each other one adds nothing to what Prometheus records.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
-#: How nodes are used: the keys of a `pool` event.
-USES = ("idle", "planned", "harvested", "main", "down", "reserved", "stray")
-
 _COMMAND_BUCKETS = (0.01, 0.03, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30)
 _TICK_BUCKETS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10)
 _PAUSE_BUCKETS = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 15, 60)
@@ -125,7 +122,7 @@ class Metrics:
             case kinds.ActionOutcome(action=action, done=done):
                 self._actions.labels(ACTION_NAMES[type(action)], "yes" if done else "no").inc()
             case kinds.PoolCounted() as pool:
-                for use in USES:
+                for use in ("idle", "planned", "harvested", "main", "down", "reserved", "stray"):
                     self._nodes.labels(use).set(getattr(pool, use))
             case kinds.PilotStarted(started_at=started_at):
                 released = self._released_at.pop(event.pilot or "", None)

@@ -23,17 +23,15 @@ MAX_NAME_CHARACTERS, MAX_REASON_CHARACTERS = 60, 1000
 #: Bytes of what a failing program says that are kept.
 MAX_COMPLAINT_BYTES = 300
 
-#: Seconds that the program may take; it is ended then, with what it has started.
-HOOK_TIMEOUT_S = 10.0
-
 #: Messages to one user at once, and in each further hour; what is more is left out.
 MAX_MESSAGES_PER_HOUR = 60
 
 
 class NoticeHook:
-    """Sends one message at a time. `command`: program and arguments; empty: nothing is sent here."""
+    """Sends one message at a time. `command`: program and arguments; empty: nothing is sent here. `timeout_s`:
+    seconds that it may take; it is ended then, with what it has started."""
 
-    def __init__(self, command: Sequence[str], clock: Clock, timeout_s: float = HOOK_TIMEOUT_S) -> None:
+    def __init__(self, command: Sequence[str], clock: Clock, timeout_s: float = 10.0) -> None:
         self._command, self._timeout_s = list(command), timeout_s
         self._budget = TokenBuckets(MAX_MESSAGES_PER_HOUR / 3600, MAX_MESSAGES_PER_HOUR, clock)
         self._ended = threading.Event()

@@ -33,9 +33,6 @@ TASKS_OF_A_JOB = 2000
 #: Array numbers of one imagined job begin at its own number times this.
 _ARRAYS = 1_000_000
 
-#: Time observed is counted up to the last event: so often (seconds) there is one at least.
-_SIGN_OF_LIFE_S = 60.0
-
 
 class Observing:
     """What would be harvested, and what that would cost the main queue. `tick` and `watch` come from timers."""
@@ -135,7 +132,7 @@ class Observing:
     def _note_main_jobs(self) -> None:
         """Record how many started; every minute also when none did, as a sign of life."""
         now, jobs = self._clock.now(), self._shadow.take_main_started()
-        if jobs or now - self._noted_at >= _SIGN_OF_LIFE_S:
+        if jobs or now - self._noted_at >= 60.0:
             self._noted_at = now
             self._loop.record([Event(now, kinds.MainJobsStarted(jobs))])
 

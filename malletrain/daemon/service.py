@@ -69,12 +69,6 @@ GOODBYE_S = 3.0
 #: Jobs that ended so long (seconds) ago are forgotten: the journal has them.
 REMEMBERED_S = 86_400.0
 
-#: Bytes of the secret of a generation.
-SECRET_BYTES = 32
-
-#: Workers' deadlines are looked at so often, in seconds: a fault is mended in a fraction of one.
-_REACT_S = 0.1
-
 
 class Service:
     """One daemon at work. `tick`, `watch` and `react` come from timers, each in a thread of its own.
@@ -126,7 +120,7 @@ class Service:
             lambda claim: admit(self._loop.views, claim),
             begun.worlds,
             self._refused_worker,
-            functools.partial(secrets.token_hex, SECRET_BYTES),
+            functools.partial(secrets.token_hex, 32),  # bytes
             lambda job: holding(self._loop.views, job),
             lambda job, until: self._loop.reserve_generations(job, until),  # noqa: PLW0108 - made below
         )
@@ -415,7 +409,7 @@ class Service:
     def _react_for_ever(self) -> None:
         """A worker that has left frees its node now, not at the next timer."""
         while not self._closed.is_set():
-            self._wake.wait(_REACT_S)
+            self._wake.wait(0.1)  # a worker's fault is mended in a fraction of a second
             self._wake.clear()
             if not self._closed.is_set():
                 try:

@@ -18,8 +18,6 @@ _GRES = re.compile(
     r"(?:[:=](?P<count>\d+)(?P<unit>[KMGT]?))?\Z"
 )
 _UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
-#: squeue rounds 2500M to 2.44G.
-_MEMORY_ROUNDING = 1.005
 _WORD = r"[^()\[\]&|,\s]+"
 _CHOICE = rf"(?:{_WORD}|[(\[]{_WORD}(?:\|{_WORD})*[)\]])"
 _FORM = re.compile(rf"{_CHOICE}(?:[&,]{_CHOICE})*|{_WORD}(?:\|{_WORD})+")
@@ -48,11 +46,9 @@ class Requirements:
 
     def satisfied_by(self, node: Node) -> bool:
         """Whether the node has all of it."""
-        return self._has_memory(node) and self.satisfied_by_one_with(node.gres, node.features)
-
-    def _has_memory(self, node: Node) -> bool:
-        """A node without RealMemory in slurm.conf has 1 MiB there: nothing is known of it."""
-        return node.memory_mib <= 1 or node.memory_mib * _MEMORY_ROUNDING >= self.memory_mib
+        # A node without RealMemory in slurm.conf has 1 MiB: nothing is known of it. squeue rounds 2500M to 2.44G.
+        has_memory = node.memory_mib <= 1 or node.memory_mib * 1.005 >= self.memory_mib
+        return has_memory and self.satisfied_by_one_with(node.gres, node.features)
 
     def satisfied_by_one_with(self, gres: str, features: tuple[str, ...]) -> bool:
         """Whether a node of these generic resources and features has them; memory is not looked at."""

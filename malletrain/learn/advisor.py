@@ -273,7 +273,9 @@ def _proposals(job: Candidate, market: Market, siblings: int, extra: int) -> tup
     candidates = _candidates(job, sizes, extra, tries, rules)
     if not candidates:
         return [], "every size within reach is measured"
-    grid = _thinned(sizes, candidates, fit)
+    # Enough sizes to see where the best lies: all up to 16, then those an eighth apart, and the candidates.
+    measured = {each.nodes for each in fit.measured} & set(sizes)
+    grid = sorted({*candidates, *thinned(sizes, 16), *measured})
     a_node = market.price / job.weight
     best, found = information_values(fit, grid, candidates, a_node, rules.windows, market.alpha)
     payoff = _payoff_s(job, now, rules) * max(1, siblings)
@@ -348,11 +350,6 @@ def _candidates(
     return sorted(
         k for k in near if k <= most and windows.get(k, 0) < rules.windows and tries.get(k, 0) < MAX_TRIES_PER_SIZE
     )
-
-
-def _thinned(sizes: Sequence[int], candidates: Sequence[int], fit: CurveFit) -> list[int]:
-    """Enough sizes to see where the best lies: all up to 16, then those an eighth apart, and the candidates."""
-    return sorted({*candidates, *thinned(sizes, 16), *(m.nodes for m in fit.measured if m.nodes in set(sizes))})
 
 
 def _payoff_s(job: Candidate, now: float, rules: ProbeRules) -> float:

@@ -161,7 +161,7 @@ class Engine:
             self._due = self._due or self.now >= self._review_at()
             # A look sees which pilots have gone; those that it makes leave are gone at the next.
             changed = self._note_turns(self._tick_after(self.now))
-            if self._due and self._may_decide():
+            if self._due and (self.options.tick_s <= 0 or self._tick_after(self.now) <= self.now + 1e-6):
                 self._decide()
                 changed = self._note_turns(self._tick_after(self.now + 1e-3)) or changed
             if changed or self._live is not turns_of or self.now >= self._turn_at:
@@ -241,9 +241,6 @@ class Engine:
         if tick <= 0:
             return now
         return self.trace.start + math.ceil((now - self.trace.start) / tick - 1e-9) * tick
-
-    def _may_decide(self) -> bool:
-        return self.options.tick_s <= 0 or self._tick_after(self.now) <= self.now + 1e-6
 
     def _advance(self, until: float) -> None:
         """Nothing changes between now and `until`: integrate."""

@@ -41,8 +41,3 @@ class Options:
     def with_rules(self, **changed: Any) -> Options:
         """The same with some rules changed."""
         return replace(self, rules=replace(self.rules, **changed))
-
-    @property
-    def ideal_machine(self) -> Options:
-        """The same without the daemon's limits: every event is decided at once, any number of pilots, no reserve."""
-        return Options(budgets=self.budgets, classes=self.classes)

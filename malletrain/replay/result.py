@@ -17,9 +17,6 @@ from malletrain.sizing.values import Floats, Ints
 Counts = NDArray[np.int32]
 Table = TypeVar("Table", "PilotTable", "Columns")
 
-#: Additions of pilots that are put into the columns together: one pass over many costs a fraction of many.
-MAX_UNMERGED = 512
-
 #: What idle node-time went to, in the order in which it is taken off; those of nodes without a pilot first.
 WATERFALL = {
     "reserve": "kept idle (pool.keep_idle)",
@@ -146,7 +143,7 @@ class PilotRecorder:
         if not len(nodes):
             return
         self._new.append((nodes, start, end, jobs, cause))
-        if len(self._new) == MAX_UNMERGED:
+        if len(self._new) == 512:  # one pass over many costs a fraction of many
             self._merge()
 
     def _merge(self) -> None:

@@ -208,8 +208,10 @@ def _pieces(
 
 
 def _bound(choice: PolicyChoice, options: Options) -> Options:
-    """How a policy is replayed: what binds it."""
-    return options.ideal_machine if choice.unlimited and options.daemon else options
+    """How a policy is replayed: what binds it. The ideal machine has none of the daemon's limits: every event is
+    decided at once, any number of pilots, no reserve."""
+    ideal = choice.unlimited and options.daemon
+    return Options(budgets=options.budgets, classes=options.classes) if ideal else options
 
 
 def _run_part(jobs: Sequence[TrainingJob], options: Options, part: Part, choice: PolicyChoice) -> Result | Score:

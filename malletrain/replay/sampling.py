@@ -31,7 +31,6 @@ DAYS_PER_RUN = 4
 BOOTSTRAP_DRAWS = 10_000
 #: Of the draws, between which their interval lies.
 BOUNDS = (0.025, 0.975)
-_COUNTS = ("rescales", "activations", "preemptions", "completed", "main_starts", "main_starts_on_pilots")
 _NODE_SECONDS = ("speedup", "occupied", "productive")
 
 
@@ -201,7 +200,7 @@ def estimated(parts: list[Result], sampled: SampledReplay) -> Result:
     totals = Totals(len(parts[0].samples))
     for each in parts:
         totals.add(each.totals, by_idle)
-    for name in _COUNTS:
+    for name in ("rescales", "activations", "preemptions", "completed", "main_starts", "main_starts_on_pilots"):
         setattr(totals, name, round(getattr(totals, name)))
     totals.idle, totals.ideal = float(sampled.idle.sum()), float(sampled.ideal.sum())
     totals.speedup = by_ideal * sum(each.totals.speedup for each in parts)

@@ -28,9 +28,6 @@ BFTRAINER_HORIZON_S = 10.0
 
 ONE_NODE = "one-node"
 
-#: Sizes exactly, on a machine that none of the daemon's rules limit: the upper bound of what a daemon can reach.
-IDEAL_MACHINE = "ideal-machine"
-
 
 @dataclass(frozen=True, slots=True)
 class SizeBounds:
@@ -84,7 +81,7 @@ def parse_policy(
         return PolicyChoice(text.strip(), "exact", horizon, Value.BFTRAINER, alpha)
     if name == ONE_NODE:
         return PolicyChoice(text.strip(), ONE_NODE, horizon)
-    if name == IDEAL_MACHINE:
+    if name == "ideal-machine":  # that none of the daemon's rules limit: the upper bound of what a daemon can reach
         return PolicyChoice(text.strip(), "exact", horizon, Value.ELASTIC, alpha, objective, unlimited=True)
     registered(name)
     return PolicyChoice(text.strip(), name, horizon, Value.ELASTIC, alpha, objective)

@@ -31,9 +31,6 @@ _LEFT_ALONE = (
     Session, torch.optim.Optimizer, type, types.ModuleType, torch.utils.data.Dataset, torch.utils.data.DataLoader,
 )  # fmt: skip
 
-#: Values that names lead to: where, and what.
-_Named = tuple[str, Any]
-
 
 def compared_state(session: Session) -> dict[str, torch.Tensor]:
     """Copies of all tensors and numbers of the training state, by what a person calls them."""
@@ -91,7 +88,7 @@ def _vector(value: Any) -> torch.Tensor | None:
     return made if isinstance(value, list | tuple | deque) else made[0]
 
 
-def _held(value: Any) -> list[_Named]:
+def _held(value: Any) -> list[tuple[str, Any]]:
     """What keys, places, attributes and slots lead to, the parts of a module, and what a function closes over."""
     if isinstance(value, dict):
         return [(f"[{key!r}]", each) for key, each in list(value.items())[:MAX_OBJECTS]]

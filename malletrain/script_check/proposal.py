@@ -22,9 +22,6 @@ _GUIDE = "docs/how-to/researcher-script.md"
 
 _Import = ast.Import | ast.ImportFrom
 
-#: Text that takes the place of what stands from one byte of a script to another.
-_Edit = tuple[int, int, str]
-
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
@@ -95,7 +92,7 @@ class _Change:
     def __init__(self, text: str, tree: ast.Module, loop: TrainingLoop, session: str) -> None:
         self._data = (text if text.endswith("\n") else f"{text}\n").encode()
         self._begins = [0, *(at + 1 for at, byte in enumerate(self._data) if byte == ord("\n"))]
-        self._edits: list[_Edit] = []
+        self._edits: list[tuple[int, int, str]] = []  # from one byte to another, this text
         imports = [node for node in tree.body if isinstance(node, _Import)]
         self._insert_line(imports[-1] if imports else None, "", "from malletrain import elastic")
         self._session(tree, loop, session)

@@ -22,14 +22,10 @@ def scopes_of(tree: ast.Module) -> list[Scope]:
     return [tree, *(node for node in ast.walk(tree) if isinstance(node, Function))]
 
 
-def last_name(node: ast.AST | None) -> str:
-    """`step` of `step` and of `optimizer.step`; "" of anything else."""
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
-
-
 def called_name(node: ast.AST) -> str:
-    """The last name of what a node calls; "" if it is no call."""
-    return last_name(node.func) if isinstance(node, ast.Call) else ""
+    """The last name of what a node calls: `step` of `step()` and of `optimizer.step()`; "" of anything else."""
+    called = getattr(node, "func", None)
+    return called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
 
 
 def calls_of(node: ast.AST, *names: str) -> Iterator[ast.Call]:

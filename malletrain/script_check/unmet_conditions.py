@@ -8,9 +8,6 @@ from types import SimpleNamespace
 
 from malletrain.script_check.script_scopes import parsed
 
-#: Epochs that are tried.
-MAX_EPOCHS = 1000
-
 
 def unmet_conditions(text: str, epochs: range) -> list[str]:
     """The `if`s of a script that hold in some later epoch, but in none of these.
@@ -20,7 +17,7 @@ def unmet_conditions(text: str, epochs: range) -> list[str]:
     found = []
     for node in [] if tree is None else ast.walk(tree):
         if isinstance(node, ast.If):
-            holds = [epoch for epoch in range(MAX_EPOCHS) if _holds(node.test, epoch)] if _of_epoch(node.test) else []
+            holds = [epoch for epoch in range(1000) if _holds(node.test, epoch)] if _of_epoch(node.test) else []
             if holds and not set(holds) & set(epochs):
                 found.append(f"line {node.lineno}: `if {ast.unparse(node.test)}:` (--at-epoch {holds[0]})")
     return found

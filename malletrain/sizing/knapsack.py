@@ -32,8 +32,6 @@ MAX_KEPT_STATES = 2**25
 _TRUE = np.ones(1, dtype=np.bool_)
 #: The price is looked for so far to either side of where it was said to be.
 PRICE_SEARCH_RATIO = 0.02
-#: Above all costs of the programme.
-_BEYOND = 2**63
 
 
 @dataclass(frozen=True)
@@ -302,7 +300,7 @@ class _Programme:
         for index, stage in enumerate(self._stages):
             done = len(self._stages) - 1 - index
             table = self._before(done)
-            best, chosen = _BEYOND, 0
+            best, chosen = 2**63, 0  # above all costs
             for place, (above, key) in enumerate(zip(stage.above, stage.key, strict=True)):
                 if 0 <= n - above < len(table):
                     cost = int(table[n - above]) + key

@@ -54,7 +54,6 @@ def _count(where: str, number: int, *, least: int = 0) -> None:
 
 #: Curves that were found sound, by identity: a job's curve is looked at once, not at every decision.
 _VALID_CURVES: dict[int, Curve] = {}
-MAX_VALID_CURVES = 20_000
 
 
 def _curve(where: str, curve: Curve) -> None:
@@ -67,7 +66,7 @@ def _curve(where: str, curve: Curve) -> None:
             raise InvalidInput(where, f"node counts must rise; {nodes} follows {before}")
         _finite(f"{where} at {nodes} nodes", rate)
         before = nodes
-    if len(_VALID_CURVES) >= MAX_VALID_CURVES:
+    if len(_VALID_CURVES) >= 20_000:
         _VALID_CURVES.clear()
     _VALID_CURVES[id(curve)] = curve
 

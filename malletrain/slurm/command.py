@@ -31,9 +31,6 @@ _ERRORS = (
 #: Slurm's own commands wait so long twice for slurmctld by default (MessageTimeout, slurm.conf(5)), then give up.
 TIMEOUT_S = 20.0
 
-#: Seconds between two checks of a running command for its deadline and for a shutdown.
-_POLL_INTERVAL_S = 0.25
-
 #: A longer error of Slurm's is cut to so many characters.
 MAX_ERROR_CHARS = 8000
 
@@ -176,7 +173,7 @@ def _communicate(process: subprocess.Popen[bytes], left_s: Callable[[], float]) 
             left = left_s()
             if left <= 0:
                 raise TimeoutError
-            for key, _ in selector.select(min(left, _POLL_INTERVAL_S)):
+            for key, _ in selector.select(min(left, 0.25)):  # to see a deadline or a shutdown soon
                 chunk = os.read(key.fd, 1 << 20)
                 if not chunk:
                     selector.unregister(key.fileobj)

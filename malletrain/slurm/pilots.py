@@ -20,9 +20,6 @@ from malletrain.slurm.submission.sbatch import NO_PYTHON_STATUS
 #: Every task is submitted with this limit, so that one that its owner releases by hand ends at once.
 SUBMITTED_LIMIT_S = 60.0
 
-#: squeue's reason for a job that the staff holds: such a hold is never lifted by us.
-HELD_BY_STAFF = "JobHeldAdmin"
-
 #: States in which a task is consumed.
 _ENDED = frozenset({
     SlurmState.COMPLETED, SlurmState.FAILED, SlurmState.TIMEOUT, SlurmState.PREEMPTED, SlurmState.NODE_FAIL,
@@ -108,7 +105,7 @@ def faults(row: TaskRecord, harvest: Harvest, uid: int | None) -> tuple[str, ...
         (row.burst_buffer, "it asks for a burst buffer, which pilots cannot wait for"),
         (harvest.max_time_s is not None and (limit_s is None or limit_s > most_s),
          f"it has {limit}, and MaxTime of {harvest.partition} is {most_s / 60:g} min"),
-        (row.reason == HELD_BY_STAFF, "the staff holds it"),
+        (row.reason == "JobHeldAdmin", "the staff holds it"),
     )  # fmt: skip
     return tuple(fault for holds, fault in table if holds)
 

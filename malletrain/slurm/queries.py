@@ -14,7 +14,6 @@ from malletrain.slurm.formats import hostlist, normalise, scalars, squeue, text
 
 #: The kernel starts no command with an argument of 128 KiB (MAX_ARG_STRLEN); a task's name has up to 19 characters.
 MAX_LIST_CHARS = 100_000
-MAX_TASKS_PER_LIST = 5_000
 
 #: Slurm's words for "there is no such job any more": what was to be ended has ended.
 _GONE = ("Invalid job id", "already completing or completed", "Job/step already completing", "already finished")
@@ -137,7 +136,7 @@ def _shown(answer: CommandResult) -> str:
 
 def _lists(tasks: Sequence[str]) -> Iterator[str]:
     """All of them, in lists that each fit one argument."""
-    return map(",".join, batches(tasks, MAX_TASKS_PER_LIST))
+    return map(",".join, batches(tasks, 5_000))
 
 
 def batches(tasks: Sequence[str], most: int) -> Iterator[Sequence[str]]:

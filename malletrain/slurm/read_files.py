@@ -49,7 +49,9 @@ def snapshot(folder: Path, *, task_by_task: str | None = None) -> Snapshot:
         if found[name] is None:
             warnings.add("no such file, its part is empty", name)
     used = [path for path in (nodes_file, queue, reserved) if path]
-    updated = [at for path in used if _is_json(path) and (at := json_shapes.updated_at(_load(path))) is not None]
+    # When slurmctld last changed what it shows, which is about when it was asked (24.05 and later).
+    said = [json_shapes.number(_load(path).get("last_update")) for path in used if _is_json(path)]
+    updated = [at for at in said if at]
     return normalise.snapshot(
         max(updated) if updated else max(path.stat().st_mtime for path in used),
         nodes,

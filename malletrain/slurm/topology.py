@@ -14,9 +14,6 @@ from malletrain.slurm.formats import hostlist, text
 #: Seconds between two reads of the switch layout, which changes only with the configuration.
 LAYOUT_REFRESH_S = 900.0
 
-#: Jobs queried in one command; the others follow at the next look.
-MAX_JOBS_PER_COMMAND = 200
-
 
 class Topology:
     """Slurm's switches, asked for seldom and remembered. Tasks of the harvest partition ask for none."""
@@ -50,7 +47,7 @@ class Topology:
         waiting = (job for job in jobs if job.state is SlurmState.PENDING and job.partition != self._harvest)
         wide = {job.raw_id for job in waiting if job.node_count > 1}
         self._switches = {number: asked for number, asked in self._switches.items() if number in wide}
-        new = sorted(wide - self._switches.keys())[:MAX_JOBS_PER_COMMAND]
+        new = sorted(wide - self._switches.keys())[:200]  # in one command; the others at the next look
         if new:
             self._switches |= self._ask(new)
         asked = ((job, self._switches.get(job.raw_id)) for job in jobs)

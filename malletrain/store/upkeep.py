@@ -21,13 +21,9 @@ from malletrain.store.journal import SqliteJournal
 from malletrain.store.projections import SHORTEST_WINDOW_S
 
 DAY_S = 86_400.0
-_HOUR_S = 3600.0
 
 #: Events handled in one transaction: appends wait a fraction of a second for one. Old SQLite takes 999 parameters.
 EVENTS_PER_TRANSACTION = 900
-
-#: Pages of 4 KiB that one incremental vacuum gives back.
-_VACUUM_PAGES = 2500
 
 #: Kinds that are deleted first: only the pool's history, and which nodes became idle together, are folded from
 #: them, and of both the newest counts.
@@ -119,7 +115,7 @@ class Upkeep:
                 query = select(t.event).where(*old, t.event.c.kind.in_(_FIGURES)).order_by(t.event.c.seq)
                 rows = connection.execute(query.limit(EVENTS_PER_TRANSACTION)).all()
                 # Only what was written one after the other within an hour: sums by day then stay as they are.
-                for _, part in groupby(rows, key=lambda row: row.at // _HOUR_S):
+                for _, part in groupby(rows, key=lambda row: row.at // 3600.0):
                     groups: dict[Any, list[Row[Any]]] = {}
                     for row in part:
                         key = _group(row)
@@ -171,7 +167,7 @@ class Upkeep:
         before = self._journal.path.stat().st_size
         with self._journal.outside_transactions() as connection:
             # As a script: `execute` gives back one page and stops.
-            connection.executescript(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})")
+            connection.executescript("PRAGMA incremental_vacuum(2500)")  # pages of 4 KiB
             connection.execute("PRAGMA optimize")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return max(0, before - self._journal.path.stat().st_size)

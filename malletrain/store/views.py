@@ -43,12 +43,6 @@ MAX_EVENTS = 5_000
 MAX_EVENT_BYTES = 1024 * 1024
 MAX_JOB_BYTES = 4 * 1024 * 1024
 
-#: Of a page so many are read at once.
-_JOBS_AT_ONCE = 100
-
-#: Figures that a job has in a list; by itself it has all.
-LISTED_METRICS = 16
-
 #: Rows of usage in one answer at most.
 MAX_USAGE_ROWS = 50_000
 
@@ -76,7 +70,8 @@ class StoreViews:
         self._version = version
         self._notices = notices
         self._waiting = waiting
-        self._kept = KeptAnswers(_status_kept_s)
+        # The longer the more it takes; the status of less than some 1,500 nodes is not kept.
+        self._kept = KeptAnswers(lambda size, took_s: min(2.0, 40.0 * took_s) if size >= 250_000 else 0.0)
 
     def close(self) -> None:
         """Give the connections back."""
@@ -130,7 +125,7 @@ class StoreViews:
         rows: list[JobRow] = []
         left = MAX_JOB_BYTES
         while len(rows) < limit:
-            count = min(_JOBS_AT_ONCE, limit - len(rows))
+            count = min(100, limit - len(rows))
             found = self.jobs(over, uid, count, before)
             for row in found[::-1]:
                 left -= len(text_of(row.to_json()))
@@ -263,14 +258,9 @@ def _events(job: int | None, uid: int | None) -> Select[Any]:
     return query
 
 
-def _status_kept_s(size: int, took_s: float) -> float:
-    """Seconds that a status is kept, the longer the more it takes; that of less than some 1,500 nodes is not."""
-    return min(2.0, 40.0 * took_s) if size >= 250_000 else 0.0
-
-
-def _job_rows(connection: Connection, rows: Sequence[Row[Any]], figures: int = LISTED_METRICS) -> tuple[JobRow, ...]:
-    """Jobs with what other tables know of them, and so many of their figures: one query a table, whatever the number
-    of jobs."""
+def _job_rows(connection: Connection, rows: Sequence[Row[Any]], figures: int = 16) -> tuple[JobRow, ...]:
+    """Jobs with what other tables know of them, and so many of their figures (a job by itself has all): one query a
+    table, whatever the number of jobs."""
     if not rows:
         return ()
     low, high = min(row.id for row in rows), max(row.id for row in rows)

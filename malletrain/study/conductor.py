@@ -80,7 +80,8 @@ class Conductor:
             while True:
                 while self._may_begin(limits, done):
                     self._begin(self._ask())
-                if not self._threads and (self._is_exhausted() or _reached(limits, done)):
+                is_done = limits.trials is not None and done >= limits.trials
+                if not self._threads and (is_done or self._is_exhausted()):
                     return
                 done += self._take_end()
                 if self._failures >= MAX_FAILURES:
@@ -214,7 +215,3 @@ class Conductor:
         if self._threads:
             numbers = ", ".join(map(str, sorted(self._threads)))
             self._say(f"trials {numbers} do not end; the next `malletrain study run` takes care of them")
-
-
-def _reached(limits: StudyLimits, done: int) -> bool:
-    return limits.trials is not None and done >= limits.trials

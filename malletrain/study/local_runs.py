@@ -26,9 +26,6 @@ POLL_INTERVAL_S = 0.1
 #: Seconds between SIGTERM and SIGKILL for a training that is ended.
 GRACE_S = 5.0
 
-#: Prefixes of variables that a training does not inherit: the study itself may run in a pilot or a trial.
-_NOT_PASSED = ("MALLETRAIN_", "SLURM_")
-
 
 class LocalRun:
     """The port `Run` over one process group. Its output goes to `output.txt` in the trial's folder."""
@@ -44,7 +41,8 @@ class LocalRun:
         descriptor, name = tempfile.mkstemp(prefix="record-", suffix=".jsonl", dir=folder)
         os.close(descriptor)
         self._record = Path(name)
-        passed = {k: v for k, v in environ.items() if not k.startswith(_NOT_PASSED)}
+        # The study itself may run in a pilot or a trial.
+        passed = {k: v for k, v in environ.items() if not k.startswith(("MALLETRAIN_", "SLURM_"))}
         theirs, self._lifeline = os.pipe()
         try:
             with (folder / "output.txt").open("ab") as output:

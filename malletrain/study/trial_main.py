@@ -29,8 +29,6 @@ _MEMORY = frozenset({"MemoryError", "OutOfMemoryError"})
 #: The same in words, where the class says nothing: torch's allocator on CPUs and cuBLAS raise RuntimeError.
 _MEMORY_WORDS = ("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "Cannot allocate memory")
 
-MAX_TRACE_CHARS = 20_000
-
 
 class Unfinished(Exception):
     """The training has returned, but never called finish(): end it with `s.finish({"accuracy": ...})`."""
@@ -61,7 +59,7 @@ def leave_word(spec: TrialSpec, error: BaseException) -> None:
     word = {
         "memory": any(_is_memory(each) for each in _chain(error)),
         "message": f"{type(error).__name__}: {error}"[:2000],
-        "traceback": trace[-MAX_TRACE_CHARS:],
+        "traceback": trace[-20_000:],
     }
     path = fault_file(spec.folder, os.environ.get("MALLETRAIN_JOB") or str(os.getpid()))
     draft = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")

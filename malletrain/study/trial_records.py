@@ -26,12 +26,6 @@ GRID_ATTRIBUTES = ("grid_id", "search_space")
 #: Times that the same parameters are repeated after faults of nodes or Slurm; then the parameters are suspect.
 MAX_REPEATS = 20
 
-#: Characters of a trace that go into the storage: databases limit an attribute. The trial's folder has all of it.
-MAX_STORED_TRACE_CHARS = 1500
-
-#: States of trials that have their answer.
-ANSWERED = (TrialState.COMPLETE, TrialState.PRUNED)
-
 
 def open_study(storage: optuna.storages.BaseStorage, definition: Definition) -> tuple[optuna.Study, bool]:
     """The study, begun now or gone on with (True).
@@ -62,7 +56,7 @@ def open_study(storage: optuna.storages.BaseStorage, definition: Definition) -> 
 
 def answered(study: optuna.Study) -> int:
     """How many trials have their answer: completed or pruned."""
-    return len(study.get_trials(deepcopy=False, states=ANSWERED))
+    return len(study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)))
 
 
 def settle(
@@ -73,7 +67,7 @@ def settle(
     if over.reason:
         trial.set_user_attr(REASON, over.reason[:500])
     if over.traceback:
-        trial.set_user_attr(TRACEBACK, over.traceback[-MAX_STORED_TRACE_CHARS:])
+        trial.set_user_attr(TRACEBACK, over.traceback[-1500:])  # databases limit an attribute; the folder has it all
     for name, number in facts.items():
         trial.set_user_attr(f"malletrain:{name}", number)
     match over.ending:

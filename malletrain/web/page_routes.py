@@ -38,9 +38,6 @@ PLOT_POINTS, MAX_WINDOWS, MAX_WORLDS, MAX_STAYS, MAX_EVENTS = 240, 2000, 500, 20
 #: Jobs that are over, which the list shows.
 MAX_JOBS = 1000
 
-#: Answers shorter than this are sent as they are.
-_MIN_ZIPPED_BYTES = 2048
-
 HOUR_S = 3600.0
 
 
@@ -98,7 +95,7 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
 
         body = await viewer.ask(lambda: pages.kept.get((key, whose), write))
         headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
-        if len(body) >= _MIN_ZIPPED_BYTES and "gzip" in request.headers.get("accept-encoding", ""):
+        if len(body) >= 2048 and "gzip" in request.headers.get("accept-encoding", ""):
             body = await viewer.ask(lambda: gzip.compress(body, 1))
             headers["Content-Encoding"] = "gzip"
         return Response(body, media_type="application/json", headers=headers)

@@ -19,7 +19,6 @@ LINK_LIFETIME_S, SESSION_S = 60.0, 8 * 3600.0
 #: Of one user; beyond, the oldest ends.
 MAX_LINKS_PER_USER, MAX_SESSIONS_PER_USER = 8, 16
 
-COOKIE = "malletrain_page"
 KEY_HEADER = "x-malletrain-key"
 
 
@@ -31,7 +30,7 @@ class SignIn:
 
     def __init__(self, roles: Roles, clock: Clock, url: str) -> None:
         self.is_https = url.startswith("https:")
-        self.cookie = f"{COOKIE}_{hashlib.sha256(url.encode()).hexdigest()[:8]}"
+        self.cookie = f"malletrain_page_{hashlib.sha256(url.encode()).hexdigest()[:8]}"
         self._roles = roles
         self._links = TicketTable[Identity](clock, LINK_LIFETIME_S, MAX_LINKS_PER_USER)
         self._sessions = TicketTable[Identity](clock, SESSION_S, MAX_SESSIONS_PER_USER)

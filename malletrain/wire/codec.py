@@ -32,9 +32,6 @@ MOST = "most"
 #: Entries of one object of plain JSON.
 MAX_PLAIN_ENTRIES = 64
 
-#: Where numbers may be none that JSON has.
-_NON_FINITE = ("nan", "inf", "-inf")
-
 Reader = Callable[[Any], Any]
 
 
@@ -332,7 +329,7 @@ def _number(value: Any) -> float:
 
 
 def _loose_number(value: Any) -> Any:
-    if value in _NON_FINITE:
+    if value in ("nan", "inf", "-inf"):
         return float(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _Fault(f"must be a number, not {value!r}"[:200])

@@ -30,9 +30,6 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 #: How often a login is tried that is refused for the rate of its address, and seconds between two tries.
 LOGIN_TRIES, LOGIN_RETRY_S = 5, 1.0
 
-#: A token that runs out within so many seconds is renewed first.
-_RENEW_BEFORE_S = 30.0
-
 #: What is asked for: of several values each is named, of none nothing.
 Query = Mapping[str, str | int | float | bool | Sequence[str] | None]
 
@@ -93,7 +90,7 @@ class Http:
         self._token = ""
 
     def _with_token(self, method: str, path: str, body: dict[str, Any] | None, wait_s: float) -> bytes:
-        if not self._token or self._now() > self._token_until - _RENEW_BEFORE_S:
+        if not self._token or self._now() > self._token_until - 30.0:  # renewed before it runs out
             self._log_in()
         try:
             return self._exchange(method, path, body, self._token, wait_s)

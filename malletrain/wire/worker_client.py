@@ -22,9 +22,6 @@ from malletrain.wire.errors import WireError
 TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
 
-#: Seconds until a renewal of the token that failed is tried again.
-RENEWAL_RETRY_S = 60.0
-
 
 class DaemonUnreachable(WireError):
     """The daemon does not answer: go on with what is known, try again later."""
@@ -136,7 +133,7 @@ class WorkerClient:
 
         Gets a new token first, once half of the present one's life is over."""
         if time.monotonic() >= self._renew_at:
-            self._renew_at = time.monotonic() + RENEWAL_RETRY_S
+            self._renew_at = time.monotonic() + 60.0
             with suppress(WireError):  # munged or the daemon is away: the present token is good for a while
                 self.hello()
         path = f"/v1/workers/{quote(self.worker)}/plan?after={after}&wait={wait_s:g}"

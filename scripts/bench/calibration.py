@@ -82,7 +82,7 @@ def play(options: argparse.Namespace) -> None:
         begin, load = played(arm, site, options)
         end = begin + options.seconds
         events = [event for event in read_events(site.directory / "malletrain.db") if event.at <= end]
-        costs = measured_costs(events, ResizeCosts(activate)).costs
+        costs, _ = measured_costs(events, ResizeCosts(activate))
         paid = ["--activate", f"{costs.activate_s:.2f}", "--rescale", f"{costs.grow_s:.3f},{costs.shrink_s:.3f}"]
         arm.end_all()
         holes = idle_spans(arm.busy(config.epilog_seconds), lab.nodes, begin, end)

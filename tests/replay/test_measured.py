@@ -9,7 +9,7 @@ import pytest
 from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import ResizeCosts
 from malletrain.replay.loop_engine import replay_through_loop
-from malletrain.replay.scoring.journal_score import MeasuredCosts, measured_costs
+from malletrain.replay.scoring.journal_score import measured_costs
 from malletrain.replay.traces.trace import BUSY, IDLE
 from malletrain.sizing.registry import policy
 from malletrain.store.journal import SqliteJournal
@@ -23,14 +23,16 @@ OTHERWISE = ResizeCosts(1.0, 2.0, 3.0)
 def test_of_the_daemons_loop_over_a_trace() -> None:
     machine = trace([(0.0, 0, IDLE), (300.0, 1, IDLE), (900.0, 1, BUSY), (1500.0, 1, IDLE)], 2, 3600.0)
     journal = replay_through_loop(machine, [job(costs=ResizeCosts(20.0, 5.0, 7.0))], policy("exact"))
-    found = measured_costs(list(journal), OTHERWISE)
-    assert (found.costs.grow_s, found.costs.shrink_s) == pytest.approx((5.0, 7.0))
-    assert found.costs.activate_s == pytest.approx(20.0, abs=0.5)
-    assert (found.activations, found.grown, found.shrunk) == (3, 2, 1)
+    costs, shown = measured_costs(list(journal), OTHERWISE)
+    assert (costs.grow_s, costs.shrink_s) == pytest.approx((5.0, 7.0))
+    assert costs.activate_s == pytest.approx(20.0, abs=0.5)
+    assert shown == f"3 activations ({costs.activate_s:.3g} s), 2 stalls to grow (5 s), 1 to shrink (7 s)"
 
 
 def test_of_nothing_what_was_assumed_holds() -> None:
-    assert measured_costs([], OTHERWISE) == MeasuredCosts(OTHERWISE, 0, 0, 0)
+    costs, shown = measured_costs([], OTHERWISE)
+    assert costs == OTHERWISE
+    assert shown == "0 activations (1 s), 0 stalls to grow (2 s), 0 to shrink (3 s)"
 
 
 def test_medians_and_pauses_that_are_told_twice_or_are_no_numbers() -> None:
@@ -45,8 +47,9 @@ def test_medians_and_pauses_that_are_told_twice_or_are_no_numbers() -> None:
         switched(4, float("nan")),
         switched(5, 0.0),
     ]
-    found = measured_costs(events, OTHERWISE)
-    assert (found.costs.grow_s, found.grown, found.shrunk) == (6.0, 3, 0)
+    costs, shown = measured_costs(events, OTHERWISE)
+    assert costs.grow_s == 6.0
+    assert ", 3 stalls to grow (6 s), 0 to shrink" in shown
 
 
 def test_the_command_takes_and_tells_them(tmp_path: Path) -> None:

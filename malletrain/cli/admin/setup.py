@@ -21,9 +21,6 @@ from malletrain.slurm.site.site_facts import SiteFacts
 #: sacctmgr writes to a database, slurmctld may be busy (seconds).
 _COMMAND_TIMEOUT_S = 60.0
 
-#: Pilots leave within KillWait and the epilog; then the partition may go (seconds).
-_EMPTY_TIMEOUT_S = 300
-
 
 @click.command(
     epilog="""\b
@@ -96,7 +93,8 @@ def _undoing(wanted: Wanted, facts: SiteFacts, file: Path, known: Accounts) -> I
             yield "# Running and waiting pilots; the partition must be empty before it goes"
             yield shlex.join(["scancel", f"--partition={wanted.partition}"])
             wait = 'while [ -n "$(squeue -h -a -p "$0" -o %i)" ]; do sleep 1; done'
-            yield shlex.join(["timeout", str(_EMPTY_TIMEOUT_S), "sh", "-c", wait, wanted.partition])
+            # Seconds: pilots leave within KillWait and the epilog.
+            yield shlex.join(["timeout", "300", "sh", "-c", wait, wanted.partition])
         yield "# slurm.conf as it was before"
         yield from _edit(file, old, site_setup.without_harvest(old))
     elif wanted.partition in facts.partitions:

@@ -115,17 +115,13 @@ def python_findings(commands: Commands, harvest: Harvest, python: str) -> Iterat
     ])  # fmt: skip
 
 
-#: A site that has had none for so many days is taken for one that has none.
-LOOKED_BACK_DAYS = 7
-
-
 def reserve_findings(commands: Commands, config: Config) -> tuple[Finding, ...]:
     """Whether pool.keep_idle would put off heterogeneous jobs of the last week, by accounting. Nothing is said of a
     reserve by leaves, or of one that a promise makes as large as it must be."""
     pool = config.pool
     if not pool.keep_idle or pool.keep_leaves or config.promise.main_delay_p95 is not None:
         return ()
-    seen = hetjobs_in(past_arrivals(commands, config.slurm.partition, LOOKED_BACK_DAYS))
+    seen = hetjobs_in(past_arrivals(commands, config.slurm.partition, 7))  # without one in a week: has none
     harmless, width = harmless_reserve(pool.keep_idle, seen)
     if not width:
         return ()

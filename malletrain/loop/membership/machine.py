@@ -51,9 +51,6 @@ NEW_S, MAX_ALIKE = 60.0, 3
 #: What differs between failures that are alike: numbers, and addresses of objects.
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 
-#: Characters of how they fail that the job's row has.
-MAX_ALIKE_TEXT = 400
-
 
 @dataclass(slots=True)
 class Shared:
@@ -193,7 +190,7 @@ class JobMachine(JobMembership):
         in_row = 1 if stayed or words != kind else count + 1
         self.alike = kind, in_row, self.clock.elapsed()
         if serving and in_row == MAX_ALIKE and not self.terms.fixed:
-            self.too_alike = f"{in_row} newcomers in a row failed alike: {how}"[:MAX_ALIKE_TEXT]
+            self.too_alike = f"{in_row} newcomers in a row failed alike: {how}"[:400]
 
     def _heed_alike_failures(self) -> None:
         """Keeps a job whose newcomers fail alike at the size of its world, once that is whole and no other is

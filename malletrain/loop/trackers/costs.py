@@ -26,8 +26,6 @@ from malletrain.domain.job import ResizeCosts
 KEPT = 64
 #: Jobs and applications that are remembered.
 _SCOPES_KEPT = 4000
-#: Worlds of a job whose plan is remembered until somebody trains in them.
-_PLANS_OF_A_JOB = 16
 
 #: Events that `Costs.apply` takes in.
 TELLING_COSTS = (kinds.WorkerWarm, kinds.GenerationPublished, kinds.GenerationSwitched)
@@ -94,7 +92,7 @@ class Costs:
             case kinds.GenerationPublished(generation=number, switched_by=cause):
                 plans = self._plans.setdefault(event.job, {})
                 plans[number] = cause == "fault", event.at
-                if len(plans) > _PLANS_OF_A_JOB:
+                if len(plans) > 16:  # in which nobody has trained yet
                     del plans[min(plans)]
             case kinds.GenerationSwitched() as switched:
                 self._switched(event.job, switched, application, event.at)

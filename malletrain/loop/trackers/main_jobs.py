@@ -95,9 +95,6 @@ ASK_INTERVAL_S = 30.0
 #: 22.05; docs/how-to/admin-rollout.md, "The reserve").
 MAX_PUT_OFF_S = 122.0
 
-#: So many main jobs are remembered as noted already.
-_MAX_NOTED = 10_000
-
 
 @dataclass(slots=True)
 class _Left:
@@ -222,23 +219,13 @@ def _is_put_off(row: SlurmJob) -> bool:
 
 def _note(noted: OrderedDict[Any, None], key: object) -> None:
     noted[key] = None
-    trim(noted, _MAX_NOTED)
+    trim(noted, 10_000)
 
 
 def trim(kept: OrderedDict[Any, Any], most: int) -> None:
     """Forget the oldest beyond the `most` newest."""
     while len(kept) > most:
         kept.popitem(last=False)
-
-
-#: Shorter delays are not passed on (seconds): Slurm's times are whole seconds.
-LEAST_DELAY_S = 1.0
-
-#: A job that begins so long (seconds) after a node was given up did not wait for it.
-PASSED_ON_S = 120.0
-
-#: Of so many main jobs the rank is remembered.
-_MAX_RANKS = 10_000
 
 
 class JobsBehind:
@@ -257,13 +244,14 @@ class JobsBehind:
             if row.id in main_jobs:
                 self._ranks[head_of(row.id)] = (-row.priority, row.raw_id)
                 self._ranks.move_to_end(head_of(row.id))
-        trim(self._ranks, _MAX_RANKS)
+        trim(self._ranks, 10_000)
 
     def look(self, snapshot: Snapshot, delays: Mapping[str, MainJobDelay], partition: str, now: float) -> list[Event]:
         """Main jobs that have begun since the last look and waited behind one of `delays`, which are by head."""
         rows = [row for row in snapshot.holding if row.partition != partition and row.nodes]
         known, self._running = self._running, frozenset(row.id for row in rows)
-        late = {head: each for head, each in delays.items() if each.delay_s >= LEAST_DELAY_S}
+        # Slurm's times are whole seconds: shorter delays are not passed on.
+        late = {head: each for head, each in delays.items() if each.delay_s >= 1.0}
         if not late and not self._had:
             return []
         fresh = [row for row in rows if known is not None and row.id not in known]
@@ -275,7 +263,8 @@ class JobsBehind:
                     self._had[node] = (head_of(row.id), now)
                 else:
                     self._had.pop(node, None)
-        self._had = {node: had for node, had in self._had.items() if now - had[1] <= PASSED_ON_S}
+        # A job that begins two minutes after a node was given up did not wait for it.
+        self._had = {node: had for node, had in self._had.items() if now - had[1] <= 120.0}
         return [Event(now, found[row.id], node=row.nodes[0]) for row in fresh if row.id in found]
 
     def _behind(self, row: SlurmJob, late: Mapping[str, MainJobDelay], now: float) -> MainJobMet | None:

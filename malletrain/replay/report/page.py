@@ -24,10 +24,6 @@ from malletrain.replay.report import frames, summary
 from malletrain.replay.report.intervals import MIN_DAYS, intervals
 from malletrain.replay.run import Replay
 
-#: Rows of pilots.csv.gz that are made at a time: a year of a large machine has tens of millions.
-_PILOTS_AT_ONCE = 100_000
-
-WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 #: What a node does in the map, by its number there: of unlike lightness.
 NODE_COLOURS = {"main jobs": "#e6e6e6", "idle": "#e69f00", "training": "#00684c", "down": "#1a1a1a"}
 
@@ -60,7 +56,7 @@ def write_report(answer: Replay, folder: Path, origin: Origin = Origin()) -> Pat
     for title, data in tables.items():
         _write_csv(folder / f"{title}.csv", list(data), frames.rows_of(data))
     head = ["node", "start", "seconds", "job", "ended_by"]
-    _write_csv(folder / "pilots.csv.gz", head, frames.pilots(answer, name, _PILOTS_AT_ONCE))
+    _write_csv(folder / "pilots.csv.gz", head, frames.pilots(answer, name, 100_000))  # rows at a time
     key, made = list(summary.key_figures(answer)), _origin(answer, origin)
     sure = intervals(answer)
     found = answer.as_json() | {
@@ -72,7 +68,7 @@ def write_report(answer: Replay, folder: Path, origin: Origin = Origin()) -> Pat
     (folder / "answer.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     week = frames.hours_of_week(answer, origin.zone)
     drawn_nodes, begins, did = frames.node_map(answer, name)
-    by_day = list(zip(WEEKDAYS, week.tolist(), strict=True))
+    by_day = list(zip(("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"), week.tolist(), strict=True))
     head = ["weekday", *(f"{hour:02d}" for hour in range(24))]
     _write_csv(folder / "week.csv", head, ((day, *row) for day, row in by_day))
     by_node = zip(drawn_nodes, did.tolist(), strict=True)

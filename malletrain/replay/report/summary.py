@@ -9,9 +9,6 @@ from malletrain.replay.result import WATERFALL
 from malletrain.replay.run import Replay
 from malletrain.replay.scoring.figures import Score
 
-#: Days of a mean month (365.25 / 12).
-MONTH_DAYS = 30.4375
-
 
 def best(answer: Replay) -> tuple[str, Score]:
     """The policy that trained most, of those that a daemon can have where there is one."""
@@ -70,7 +67,7 @@ def key_figures(answer: Replay) -> Iterator[tuple[str, str]]:
     """(what, how much) in the order in which a director reads them, for the policy that trained most."""
     name, score = best(answer)
     days = answer.trace.seconds / 86_400.0
-    monthly = MONTH_DAYS / days if days > 0 else 0.0
+    monthly = 30.4375 / days if days > 0 else 0.0  # days of a mean month
     yield "Idle node-hours a month", f"{score.idle_node_seconds / 3600 * monthly:,.0f}"
     yield "of these held for training", f"{score.occupied_node_seconds / 3600 * monthly:,.0f}"
     yield (

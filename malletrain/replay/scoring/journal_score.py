@@ -200,20 +200,10 @@ def _merged(pauses: list[tuple[int, float, float, int]], end: float) -> list[tup
     return merged
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredCosts:
-    """Medians, in seconds, and of how many they are: `activations` from the decision to start a pilot until its
-    worker is warm, Slurm's part included; `grown`, `shrunk` the stalls of worlds, those after a lost node among
-    `shrunk`."""
-
-    costs: ResizeCosts
-    activations: int
-    grown: int
-    shrunk: int
-
-
-def measured_costs(events: Iterable[Event], otherwise: ResizeCosts) -> MeasuredCosts:
-    """Folds a journal; what it does not show is taken from `otherwise`.
+def measured_costs(events: Iterable[Event], otherwise: ResizeCosts) -> tuple[ResizeCosts, str]:
+    """Medians, in seconds, by a journal; what it does not show is taken from `otherwise`. And, in words, of how many:
+    activations from the decision to start a pilot until its worker is warm, Slurm's part included; stalls of worlds
+    to grow, and to shrink, those after a lost node among them.
 
     A worker that was warm before its start was decided (clocks differ) counts as nothing; a script in restart mode
     that reports its pause twice counts once, with the later one.
@@ -239,4 +229,7 @@ def measured_costs(events: Iterable[Event], otherwise: ResizeCosts) -> MeasuredC
         grow_s=median(grown) if grown else otherwise.grow_s,
         shrink_s=median(shrunk) if shrunk else otherwise.shrink_s,
     )
-    return MeasuredCosts(costs, len(activations), len(grown), len(shrunk))
+    return costs, (
+        f"{len(activations):,} activations ({costs.activate_s:.3g} s), {len(grown):,} stalls to grow "
+        f"({costs.grow_s:.3g} s), {len(shrunk):,} to shrink ({costs.shrink_s:.3g} s)"
+    )

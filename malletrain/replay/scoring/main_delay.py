@@ -30,10 +30,6 @@ class Reaction:
     cycle_s: float = DEFAULT_CYCLE_S
     source: str = "stated defaults"
 
-    @property
-    def react_s(self) -> float:
-        return self.look_s + self.exit_s + self.epilog_s
-
 
 @dataclass(frozen=True, slots=True)
 class MainDelay:
@@ -51,7 +47,7 @@ class MainDelay:
 
 def modelled(starts: int, starts_on_pilots: int, reaction: Reaction) -> MainDelay:
     """The delay that such a reaction adds to starts that meet pilots."""
-    react, cycle = reaction.react_s, reaction.cycle_s
+    react, cycle = reaction.look_s + reaction.exit_s + reaction.epilog_s, reaction.cycle_s
     paying = min(1.0, react / cycle) if cycle > 0 and starts_on_pilots else 0.0
     mean = react if starts_on_pilots else 0.0
     return MainDelay(

@@ -15,8 +15,6 @@ from malletrain.replay.traces.table import Table, header_of
 from malletrain.replay.traces.trace import MAX_NODES, JobRecords, column
 from malletrain.replay.traces.words import TimeParser, expand, is_no_time
 
-REQUIRED = ("jobid", "start", "end")
-
 #: States in which a job still runs when sacct is asked, so that its end is not known yet.
 STILL_RUNNING = frozenset({"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED", "SIGNALING", "STAGE_OUT"})
 NEVER_STARTED = frozenset({"PENDING", "REVOKED"})
@@ -107,7 +105,7 @@ def read_sacct(lines: Lines, time_of: TimeParser, ignore: frozenset[str] = froze
         InvalidInput: the header lacks a column that is needed, or no job ran.
     """
     records = _Records(lines)
-    for row in Table(lines, REQUIRED):
+    for row in Table(lines, ("jobid", "start", "end")):
         reason = _add(records, row, time_of, ignore)
         if reason:
             lines.tally.skip(reason, lines.number)

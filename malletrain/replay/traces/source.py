@@ -21,8 +21,6 @@ MAX_LINE_BYTES = 4 << 20
 #: What Slurm's commands write to standard error begins so; people save it with the rest.
 ERRORS = (b"sacct: ", b"sacctmgr: ", b"sinfo: ", b"slurm: ", b"slurmdbd: ")
 
-GZIP_MAGIC = b"\x1f\x8b"
-
 
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
@@ -37,7 +35,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         raise InvalidInput(str(path), f"cannot be read: {error.strerror}") from error
     with raw:
         buffered = io.BufferedReader(raw) if not isinstance(raw, io.BufferedReader) else raw  # type: ignore[type-var]
-        if buffered.peek(2)[:2] == GZIP_MAGIC:
+        if buffered.peek(2)[:2] == b"\x1f\x8b":  # gzip
             with io.BufferedReader(gzip.GzipFile(fileobj=buffered), 1 << 18) as unpacked:
                 yield unpacked
         else:

@@ -37,9 +37,6 @@ from malletrain.sizing.policy import Need, Policy
 from malletrain.sizing.problem import NodeBudget, Problem, Sizes
 from malletrain.sizing.values import Bools, Floats, Ints, ValueRowCache, ValueTable, rates, value_table
 
-MAX_BISECTIONS = 100
-MAX_PRICE = 1e12
-
 
 class Budget(Policy):
     """A width for each job at the price of a node-second that just spends the budget."""
@@ -148,17 +145,13 @@ class _Coming:
         return float(self.node_s[hit[at]].sum())
 
 
-def _nothing(_: float) -> float:
-    return 0.0
-
-
 def _within(
     table: ValueTable,
     rows: Ints,
     use: Floats,
     most: float,
     at: Callable[[float], Ints],
-    others_use: Callable[[float], float] = _nothing,
+    others_use: Callable[[float], float] = lambda _: 0.0,
 ) -> tuple[Ints, float]:
     """Rows that use at most `most` in all, and the price that does it. No job gets more nodes than in `rows`.
     `beside`: what others use at a price, from the same."""
@@ -171,8 +164,8 @@ def _within(
 
     if used(rows) + others_use(0.0) <= most:
         return rows, 0.0
-    low, high = 0.0, MAX_PRICE
-    for _ in range(MAX_BISECTIONS):
+    low, high = 0.0, 1e12
+    for _ in range(100):
         mu = math.sqrt(low * high) if low > 0 else high / 1e6 if high > 1e-12 else high / 2
         low, high = (mu, high) if used(priced(mu)) + others_use(mu) > most else (low, mu)
     lean, wide = priced(high), priced(low)

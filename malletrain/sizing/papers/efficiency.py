@@ -25,21 +25,17 @@ from malletrain.sizing.policy import Policy
 from malletrain.sizing.problem import Problem, Sizes
 from malletrain.sizing.values import ValueRowCache, value_table
 
-#: The paper's default.
-THRESHOLD = 0.1
-#: What a second of a job's time is worth, in node-seconds, to a job of weight 1: ours, the paper leaves it to users.
-SECOND_IN_NODE_SECONDS = 16.0
-
 #: (k, R, k', R', weight) -> whether the step passes
 Condition = Callable[[int, float, int, float, float], bool]
 
 
 class Efficiency(Policy):
-    """Grow while the throughput added a node is more than `threshold` of the throughput a node so far."""
+    """Grow while the throughput added a node is more than `threshold` of the throughput a node so far (.1: the
+    paper's default)."""
 
     name = "efficiency"
 
-    def __init__(self, threshold: float = THRESHOLD) -> None:
+    def __init__(self, threshold: float = 0.1) -> None:
         self._threshold = threshold
 
     def size(self, problem: Problem, cache: ValueRowCache | None = None) -> Sizes:
@@ -50,11 +46,12 @@ class Efficiency(Policy):
 
 
 class Utility(Policy):
-    """Grow while ending sooner is worth more than the node-time it costs."""
+    """Grow while ending sooner is worth more than the node-time it costs, at so many node-seconds for a second of a
+    job of weight 1: 16 is ours, the paper leaves it to users."""
 
     name = "utility"
 
-    def __init__(self, second_in_node_seconds: float = SECOND_IN_NODE_SECONDS) -> None:
+    def __init__(self, second_in_node_seconds: float = 16.0) -> None:
         self._worth = second_in_node_seconds
 
     def size(self, problem: Problem, cache: ValueRowCache | None = None) -> Sizes:

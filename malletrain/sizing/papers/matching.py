@@ -29,9 +29,6 @@ from malletrain.sizing.policy import Need, Policy
 from malletrain.sizing.problem import JobDemand, JobId, Problem, Sizes
 from malletrain.sizing.values import Floats, Ints, ValueRowCache, permitted_sizes, value_table
 
-DEFAULT_SAMPLES = 64
-_ONE_CLASS = "node"
-
 
 class Matching(Policy):
     """The best of `samples` categories, each matched at its market's prices."""
@@ -40,7 +37,7 @@ class Matching(Policy):
     places_classes = True
     needs = frozenset({Need.NODE_CLASSES})
 
-    def __init__(self, samples: int = DEFAULT_SAMPLES, seed: int = 0) -> None:
+    def __init__(self, samples: int = 64, seed: int = 0) -> None:
         self._samples, self._seed = samples, seed
 
     def size(self, problem: Problem, cache: ValueRowCache | None = None) -> Sizes:
@@ -81,7 +78,7 @@ class _Market:
 
     @staticmethod
     def of(problem: Problem) -> _Market:
-        classes: Mapping[str, int] = problem.classes or {_ONE_CLASS: problem.nodes}
+        classes: Mapping[str, int] = problem.classes or {"node": problem.nodes}
         names = tuple(sorted(classes))
         admitted, spare = [], problem.nodes
         for job in problem.in_order():

@@ -48,17 +48,8 @@ REQUEST_TIMEOUT_S = 5.0
 #: Seconds to read the request of a user who is not allowed, before the refusal is sent.
 REFUSAL_TIMEOUT_S = 0.5
 
-#: Seconds between two checks of the stop flag.
-_STOP_POLL_S = 1.0
-
-#: Seconds of one wait for input, after which the time left is computed again.
-_WAIT_SLICE_S = 0.25
-
 #: struct ucred (unix(7), SO_PEERCRED): pid, uid, gid.
 _UCRED = struct.Struct("3i")
-
-#: The log's owner alone reads and writes it.
-LOG_MODE = 0o600
 
 
 class AuditLog:
@@ -82,7 +73,7 @@ class AuditLog:
         at = datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds")
         text = "".join(json.dumps({"at": at, **row}) + "\n" for row in rows).encode()
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        file = os.open(self._path, flags, LOG_MODE)
+        file = os.open(self._path, flags, 0o600)  # its owner alone reads and writes it
         try:
             if os.write(file, text) < len(text):
                 raise OSError(0, "written in part: is the disk full?")
@@ -240,7 +231,7 @@ class ActuatorServer:
 
     def run(self) -> None:
         """Serve until `stop`."""
-        self._socket.settimeout(_STOP_POLL_S)
+        self._socket.settimeout(1.0)  # to see the stop flag soon
         while not self._stop.is_set():
             self._alive()
             try:
@@ -290,7 +281,7 @@ def read_line(connection: socket.socket, left_s: Callable[[], float]) -> bytes:
         left = left_s()
         if left <= 0:
             raise TimeoutError("no whole line in time")
-        connection.settimeout(min(left, _WAIT_SLICE_S))
+        connection.settimeout(min(left, 0.25))  # `left` may shrink meanwhile
         try:
             chunk = connection.recv(65536)
         except TimeoutError:

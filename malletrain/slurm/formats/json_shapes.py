@@ -68,11 +68,6 @@ def reservations(document: Object, where: str) -> list[Reservation]:
     return rows
 
 
-def updated_at(document: Object) -> float | None:
-    """When slurmctld last changed what it shows here, which is about when it was asked (24.05 and later)."""
-    return number(document.get("last_update")) or None
-
-
 def number(value: object) -> float | None:
     """A number of either shape; None when it is not set, infinite, or none."""
     if isinstance(value, bool) or value is None:

@@ -293,17 +293,13 @@ def _sizes(facts: SiteFacts, mine: PartitionFacts) -> Iterator[Finding]:
         yield Finding.warning(what, f"set MaxCPUsPerSocket={unlimited}")
     key, limit, where = _memory_limit(facts, mine)
     if limit is not None:
-        whole = _WHOLE["mem"] if key == "MaxMemPerNode" else _memory_of_cpu
+        whole = _WHOLE["mem"] if key == "MaxMemPerNode" else lambda n: -(-n.memory_mib // max(1, n.cpus))
         most = max((node.memory_mib for node in nodes), default=0) or "RealMemory"
         remedy = (
             f"set MaxMemPerNode={most} on partition {mine.name}, in place of its own limit; the global one does not "
             "count there then"
         )
         yield from _too_large(nodes, whole, limit, f"{where} has {key}={limit}", remedy, WARNING)
-
-
-def _memory_of_cpu(node: site_facts.NodeFacts) -> int:
-    return -(-node.memory_mib // max(1, node.cpus))
 
 
 def _memory_limit(facts: SiteFacts, mine: PartitionFacts) -> tuple[str, int | None, str]:

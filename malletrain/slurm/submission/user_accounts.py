@@ -12,9 +12,6 @@ from malletrain.slurm.command import Commands
 #: For so long (seconds) an answer of slurmdbd's counts; default accounts change seldom.
 KEPT_S = 3600.0
 
-#: Users remembered at most.
-_MAX_USERS = 10_000
-
 #: What a job may be charged to (charging.account), as sacctmgr calls it; else the account that all pilots run in.
 _FIELDS = {"default_account": "defaultaccount", "default_wckey": "defaultwckey"}
 
@@ -47,7 +44,7 @@ class UserAccounts:
                 ask = ["sacctmgr", "-n", "-P", "show", "user", f"name={user}", f"format={field}"]
                 account = (self._commands.ask(ask).splitlines() or [""])[0].strip().lstrip("*")
                 with self._lock:
-                    if len(self._known) >= _MAX_USERS:
+                    if len(self._known) >= 10_000:  # as many users are remembered at most
                         self._known.clear()
                     self._known[user] = (self._elapsed(), account)
         return account or self._pilots

@@ -22,8 +22,6 @@ MAX_ROWS = 2_000
 MAX_BRANCHED_ROWS = 300_000
 #: Branching nodes at most and at least, however few or many rows there are.
 MAX_BRANCHES, MIN_BRANCHES = 5_000, 100
-#: Single exchanges tried where HiGHS stops before it has proven a plan.
-MAX_EXCHANGES = 200
 
 
 class Milp(Policy):
@@ -58,7 +56,8 @@ class Milp(Policy):
             if table.worth(rows) < search.worth - 2 * RELATIVE_TIE * prices.scale:
                 rows = search.plan
         else:
-            price = knapsack.Price(float(prices.limit[0] / _node_unit(table)), prices.bound, prices.loss, 0)
+            unit = float(table.size.max(initial=0)) or 1.0  # what `limits` divides the line of nodes by
+            price = knapsack.Price(float(prices.limit[0] / unit), prices.bound, prices.loss, 0)
             rows, _, _ = knapsack.least_loss(table, problem.nodes, price, max(prices.bound - search.worth, 0.0))
         status = SizingStatus.OPTIMAL if search.proven else SizingStatus.FEASIBLE
         reason = "proven best" if search.proven else "best plan found within the solver's limits"
@@ -99,11 +98,6 @@ def _class_limits(problem: Problem, classes: ClassTable) -> ConstraintRows:
         np.concatenate((classes.counts / most[:, None], side.coefficient[1:])),
         np.concatenate((supply / most, side.upper[1:])),
     )
-
-
-def _node_unit(table: ValueTable) -> float:
-    """What `limits` divides the line of nodes by."""
-    return float(table.size.max(initial=0)) or 1.0
 
 
 def _known_plan(problem: Problem, table: ValueTable) -> Ints | None:
@@ -176,7 +170,7 @@ class _Search:
             if start is None or not limits.hold(start):
                 continue
             plan, spare = start.copy(), limits.upper - limits.use(start)
-            for _ in range(MAX_EXCHANGES):
+            for _ in range(200):  # where HiGHS stopped before it had proven a plan
                 now = plan[table.row_job]
                 gain = table.value - table.value[now]
                 more = limits.coefficient - limits.coefficient[:, now]

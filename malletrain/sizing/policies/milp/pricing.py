@@ -16,11 +16,7 @@ from malletrain.sizing.constraints import ConstraintRows
 from malletrain.sizing.quiet_highs import new_solver
 from malletrain.sizing.values import Floats, Ints, ValueTable
 
-#: Rounds of column generation; the bound holds wherever it stops.
-MAX_PRICING_ROUNDS = 200
 RELATIVE_TOLERANCE = 1e-12
-#: Values below this are nothing; it keeps quotients finite.
-MIN_SCALE = 1e-200
 
 
 @dataclass(frozen=True)
@@ -41,7 +37,7 @@ class Prices:
 def best_prices(table: ValueTable, limits: ConstraintRows, plan: Ints | None) -> Prices | tuple[str, ...]:
     """Minimises the bound over the prices; where no sizes keep all limits, the names of those that clash. `plan`:
     rows known to keep every limit, if any are."""
-    scale = max(float(np.abs(table.value).max(initial=0.0)), MIN_SCALE)
+    scale = max(float(np.abs(table.value).max(initial=0.0)), 1e-200)  # keeps quotients finite
     start = {*table.start[:-1].tolist(), *_best_rows(table, table.value).tolist()}
     start |= set(np.flatnonzero(~table.changed).tolist())
     if plan is None:
@@ -133,7 +129,7 @@ class _Master:
         """Adds rows until the prices are best. Returns the prices and the bound they prove."""
         table, limits = self._table, self._limits
         best_price, best_bound = np.zeros(len(limits.upper)), np.inf
-        for _ in range(MAX_PRICING_ROUNDS):
+        for _ in range(200):  # the bound holds wherever it stops
             self.rounds += 1
             self._lp.run()
             dual = np.array(self._lp.getSolution().row_dual)[: len(limits.upper)]
