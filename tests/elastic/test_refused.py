@@ -229,8 +229,8 @@ def test_what_cannot_be_kept_is_refused_by_name(habit: Callable[[], object], sai
 
 
 def test_a_loop_over_a_loader_is_equal_over_changes_of_size(tmp_path: Path) -> None:
-    """One worker is killed within its fourth step. That step is repeated by the
-    others, with the scheduler and the script's own count taken back."""
+    """One worker is killed within its fourth step, which the others repeat: the scheduler and the script's own count
+    are taken back."""
     said = changes_of_size(tmp_path, "by_ddp", TROUBLE="kill@backward#4")
     bodies = [steps_of(tmp_path, task) for task in (0, 1)]
     assert any(len(set(each)) < len(each) for each in bodies), "the kill must have aborted a step on some worker"
