@@ -12,9 +12,6 @@ from collections.abc import Callable
 
 from malletrain.api.rate_limits import ApiLimits
 
-#: Descriptors kept for Slurm's commands, the journal and the log.
-RESERVED_DESCRIPTORS = 512
-
 #: Seconds that a stranger keeps its connection, however many its address has.
 GRACE_S = 1.0
 
@@ -27,7 +24,8 @@ def within_descriptors(wanted: int) -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return wanted if hard == resource.RLIM_INFINITY else max(16, min(wanted, hard - RESERVED_DESCRIPTORS))
+    # 512 are kept for Slurm's commands, the journal and the log.
+    return wanted if hard == resource.RLIM_INFINITY else max(16, min(wanted, hard - 512))
 
 
 class ConnectionTable:

@@ -32,9 +32,6 @@ GOODBYE_S = 3.0
 #: enabled before it does.
 DEFAULT_SOCKET = "/run/malletrain/actuator.sock"
 
-#: systemd names the unit's LogsDirectory in LOGS_DIRECTORY (systemd.exec(5)); this one where it does not.
-DEFAULT_LOGS = "/var/log/malletrain"
-
 
 def steer(settings: Config, file: Path, environ: Mapping[str, str]) -> int:
     """Carry out the listener's orders until SIGTERM or SIGINT; the exit status. `file`: where `settings` are from.
@@ -46,7 +43,8 @@ def steer(settings: Config, file: Path, environ: Mapping[str, str]) -> int:
         said = "actuator.socket is empty: malletraind steers Slurm by itself until it names this socket"
         log.warning(said, socket=socket)
     check_not_alterable(file)
-    audit = AuditLog(Path(environ.get("LOGS_DIRECTORY", DEFAULT_LOGS)) / "actuator.jsonl", time.time)
+    # systemd names the unit's LogsDirectory in LOGS_DIRECTORY (systemd.exec(5)).
+    audit = AuditLog(Path(environ.get("LOGS_DIRECTORY", "/var/log/malletrain")) / "actuator.jsonl", time.time)
     commands = Commands(settings.slurm.environment(os.environ))
     facts = site_facts.read(commands)
     harvest = harvest_of(settings, facts)

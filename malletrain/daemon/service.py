@@ -59,9 +59,6 @@ from malletrain.web.sign_in import SignIn
 #: less often then.
 LONGEST_REST_S = 120.0
 
-#: Seconds between two looks through the whole journal for damage; the first is an hour after the start.
-CHECK_INTERVAL_S = 86_400.0
-
 #: A command of Slurm's that runs when the daemon ends has so long (seconds): one that steers takes a
 #: fraction of a second, and what is cut off is found out by the next daemon.
 GOODBYE_S = 3.0
@@ -235,7 +232,7 @@ class Service:
             with self._runs.run("upkeep"):
                 upkeep = Upkeep(self._disk)
                 done = upkeep.tend(self._clock.now())
-                if self._clock.elapsed() - self._checked_at >= CHECK_INTERVAL_S:
+                if self._clock.elapsed() - self._checked_at >= 86_400.0:  # daily
                     upkeep.check()
                     self._checked_at = self._clock.elapsed()
             self._log.info("upkeep", merged=done.merged, deleted=done.deleted, freed_bytes=done.freed_bytes)

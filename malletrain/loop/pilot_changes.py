@@ -14,9 +14,6 @@ from malletrain.domain.job import JobView, Pilot, PilotEnd, PilotPhase, part_of
 from malletrain.domain.slurm_reasons import is_unfit
 from malletrain.domain.snapshot import SlurmJob, SlurmState, Snapshot
 
-#: Ends that differ by less are the same end: Slurm's limits are whole minutes.
-SAME_END_S = 5.0
-
 #: A task that was set aside is looked at again after so long: it may have been put right.
 ASIDE_S = 600.0
 
@@ -137,7 +134,7 @@ def _running(pilot: Pilot, row: SlurmJob) -> _Seen | None:
     if pilot.phase is PilotPhase.RECYCLING:
         return None
     ends_at, known = row.end_time, pilot.ends_at
-    moved = ends_at is not None and (known is None or abs(ends_at - known) > SAME_END_S)
+    moved = ends_at is not None and (known is None or abs(ends_at - known) > 5.0)  # Slurm's limits are whole minutes
     if not started and not moved:
         return None
     unasked = pilot.unasked or (pilot.phase is PilotPhase.HELD and pilot.asked_on not in row.nodes)

@@ -15,9 +15,6 @@ from malletrain.domain.decision import LeaveCause, LeavePilot, RecyclePilot, Sta
 from malletrain.domain.event import Event, JsonValue
 from malletrain.domain.snapshot import SlurmState
 
-#: Seconds after which a node that was yielded, and that no main job has taken, counts as yielded in vain.
-UNUSED_YIELD_S = 300.0
-
 
 @dataclass
 class Observation:
@@ -178,7 +175,7 @@ class _Fold:
             if opened is not None:
                 self.sum.hole_s.append(event.at - opened)
             if asked is not None:
-                if event.at - asked > UNUSED_YIELD_S:
+                if event.at - asked > 300.0:  # in vain: no main job took it
                     self.sum.asked_in_vain += 1
                 else:
                     self.sum.leads_s.append(event.at - asked)

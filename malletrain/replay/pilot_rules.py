@@ -19,9 +19,6 @@ from malletrain.replay.workload import TrainingJob
 from malletrain.sizing.values import Bools, Floats, Ints
 from malletrain.sizing.whole_tasks import tasks_kept, unbroken_sizes
 
-#: Sums of widths that are kept.
-MAX_KNOWN_SUMS = 1 << 14
-
 
 class MultiNodeTasks:
     """The task of each node, -1 where no pilot holds it. A task holds nodes of one job, `width` of them at most if it
@@ -94,7 +91,7 @@ class MultiNodeTasks:
         if known is None:
             known = np.zeros(most + 1, np.bool_)
             known[[0, *unbroken_sizes(widths, least, most, self.width, (), self.narrowest)]] = True
-            if len(self._known) > MAX_KNOWN_SUMS:
+            if len(self._known) > 1 << 14:
                 self._known.clear()
             self._known[key] = known
         return known

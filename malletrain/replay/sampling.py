@@ -26,8 +26,6 @@ from malletrain.replay.workload import TrainingJob
 from malletrain.sizing.values import Bools, Floats
 
 DAY_S = 86_400.0
-#: Days that are drawn of a run of neighbours.
-DAYS_PER_RUN = 4
 BOOTSTRAP_DRAWS = 10_000
 #: Of the draws, between which their interval lies.
 BOUNDS = (0.025, 0.975)
@@ -78,7 +76,7 @@ def drawn_days(trace: ClusterTrace, days: int, seed: int, tick_s: float) -> Samp
     some_idle = np.diff(integral(trace.time, idle, trace.end, edges)) > 0
     begin, end = edges[:-1][some_idle], edges[1:][some_idle]
     wanted = min(days, len(begin))
-    runs = max(1, wanted // DAYS_PER_RUN)
+    runs = max(1, wanted // 4)  # days of neighbours
     run = np.arange(len(begin)) * runs // max(1, len(begin))
     random, drawn = np.random.default_rng(seed), np.zeros(len(begin), bool)
     for of in range(runs):

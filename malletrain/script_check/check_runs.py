@@ -45,9 +45,8 @@ from malletrain.script_check.comparison import (
     unsettled,
 )
 from malletrain.script_check.forked_runs import ForkedRun, Starter
-from malletrain.script_check.likely_causes import likely_causes
+from malletrain.script_check.likely_causes import likely_causes, unmet_conditions
 from malletrain.script_check.local_coordinator import LocalCoordinator
-from malletrain.script_check.unmet_conditions import unmet_conditions
 
 #: Seconds without a further step after which a run counts as stuck.
 PATIENCE_S = 180.0

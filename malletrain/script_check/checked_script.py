@@ -13,6 +13,7 @@ import atexit
 import gc
 import json
 import os
+import random
 import runpy
 import sys
 import time
@@ -33,7 +34,6 @@ from malletrain.elastic.runtime import Runtime
 from malletrain.elastic.session import Session
 from malletrain.elastic.step import Step
 from malletrain.script_check.compared_state import compared_state, is_own, own_values
-from malletrain.script_check.random_draws import STATISTICAL, RandomDraws
 from malletrain.wire import worker_client
 
 #: A script that does not speak of `elastic` and has made so many optimizer steps without a session has none.
@@ -54,6 +54,13 @@ AT_THE_END = " at the script's end"
 
 #: Environment variable: the epoch to begin with.
 EPOCH_VARIABLE = "MALLETRAIN_CHECK_EPOCH"
+
+#: What is claimed of a script whose steps draw, in the words of `Session.equality`.
+STATISTICAL = (
+    "statistical: like a static run, not equal to it, because a step draws random numbers (noise, mixup, a sampled "
+    "latent), which depend on the workers. Where equality matters: virtual_shards=N, or random numbers drawn in the "
+    "data set's __getitem__."
+)
 
 #: Workers that join have connected to the one that waits for them after so long at most.
 JOIN_S = 150.0
@@ -429,3 +436,37 @@ def _end_by(error: BaseException, recorder: Recorder) -> tuple[str, str]:
     if isinstance(error, ElasticError):
         return "refused", f"{error}{at}"
     return "failed", f"{type(error).__name__}: {error}".strip() + at
+
+
+class RandomDraws:
+    """Notices random numbers that a step draws from the global generators, as `found`: its result then depends on how
+    samples lie on workers, by right."""
+
+    def __init__(self) -> None:
+        self.found = False
+        self._before: list[Any] | None = None
+
+    def begin(self) -> None:
+        """What follows may draw."""
+        self._before = None if self.found else _states()
+
+    def end(self) -> None:
+        """Whatever was to be watched is over."""
+        before, self._before = self._before, None
+        if before is not None and not all(_same(*pair) for pair in zip(before, _states(), strict=False)):
+            self.found = True
+
+
+def _states() -> list[Any]:
+    states: list[Any] = [torch.get_rng_state(), random.getstate()]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        states.append([generator.get_offset() for generator in torch.cuda.default_generators])
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        key = numpy.random.get_state()
+        states.append((key[1].tobytes(), key[2:]))
+    return states
+
+
+def _same(old: Any, new: Any) -> bool:
+    return torch.equal(old, new) if isinstance(old, torch.Tensor) else bool(old == new)

@@ -27,8 +27,6 @@ JobId = int | str
 MAX_NODES = 1_000_000
 #: Magnitudes beyond this are taken for nonsense; sums of products of them still fit a float.
 MAX_MAGNITUDE = 1e100
-#: Shortest time between two changes of a job that is believed: stalls are divided by it.
-MIN_INTERVAL_S = 1e-3
 
 
 class Value(StrEnum):
@@ -176,7 +174,7 @@ class JobDemand:
             if getattr(self, name) is not None or name not in ("remaining_samples", "noise_scale"):
                 _finite(f"{here}: {name}", getattr(self, name))
         if self.interval_s is not None:
-            _finite(f"{here}: interval_s", self.interval_s, least=MIN_INTERVAL_S)
+            _finite(f"{here}: interval_s", self.interval_s, least=1e-3)  # stalls are divided by it
         for size, added in self.bonus:
             _count(f"{here}: bonus", size, least=1)
             _finite(f"{here}: bonus of size {size}", added)

@@ -11,9 +11,6 @@ from malletrain.domain.snapshot import SlurmJob, SlurmState, Snapshot
 from malletrain.slurm.command import Commands
 from malletrain.slurm.formats import hostlist, text
 
-#: Seconds between two reads of the switch layout, which changes only with the configuration.
-LAYOUT_REFRESH_S = 900.0
-
 
 class Topology:
     """Slurm's switches, asked for seldom and remembered. Tasks of the harvest partition ask for none."""
@@ -32,7 +29,7 @@ class Topology:
     def leaves(self) -> Mapping[str, str]:
         """The leaf of each node; empty where Slurm has no topology, or does not tell: nothing rests on it but how
         well a job is placed."""
-        if self._now() - self._asked_at >= LAYOUT_REFRESH_S:
+        if self._now() - self._asked_at >= 900.0:  # it changes only with the configuration
             self._asked_at = self._now()
             try:
                 self._leaves = leaf_of_each(self._commands.ask(["scontrol", "show", "topology"]))

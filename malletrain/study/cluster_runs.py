@@ -50,9 +50,6 @@ JOBS_REFRESH_S = 1.0
 #: Kinds of events that a study reads (`malletrain.domain.event.EventKind`).
 EVENT_KINDS = ("metric", "job_completed", "job_failed", "job_cancelled", "pilot_ended", "array_refused")
 
-#: Seconds without event or list entry after which a job is requested by its number.
-UNLISTED_QUERY_S = 10.0
-
 #: Attempts to submit, and seconds between them, when Slurm or the daemon is too busy or away.
 MAX_SUBMIT_ATTEMPTS, SUBMIT_RETRY_S = 5, 3.0
 
@@ -146,7 +143,7 @@ class JobRun:
         try:
             said = self._outcome.take(self._events.get(timeout=wait_s))
         except queue.Empty:
-            if time.monotonic() - self._listed > UNLISTED_QUERY_S:
+            if time.monotonic() - self._listed > 10.0:  # neither event nor list entry so long
                 self._look_closely()
             return self._over
         if isinstance(said, TrialEnd):

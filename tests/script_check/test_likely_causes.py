@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.script_check.likely_causes import likely_causes
-from malletrain.script_check.unmet_conditions import unmet_conditions
+from malletrain.script_check.likely_causes import likely_causes, unmet_conditions
 from tests.elastic.train_habits import HABITS, Kind
 from tests.script_check.conftest import Checked
 from tests.script_check.test_check import SCRIPT_OF_HABITS, UNSEEDED

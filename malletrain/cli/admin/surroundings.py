@@ -23,9 +23,6 @@ from malletrain.wire.munge import user_name
 #: Any user may listen on this port and above.
 FIRST_UNPRIVILEGED_PORT = 1024
 
-#: Users below this are the system's (login.defs(5), UID_MIN).
-FIRST_USER = 1000
-
 GUIDE = "docs/how-to/admin-network.md"
 
 
@@ -54,7 +51,7 @@ def _holders_of_port(port: int, proc: Path) -> Iterator[Finding]:
         return
     # Where both families are, every IPv6 address is every IPv4 address too.
     family = "tcp6" if (proc / "tcp6").exists() else "tcp"
-    strange = sorted(uid for uid in uids if uid >= FIRST_USER and uid != os.geteuid())
+    strange = sorted(uid for uid in uids if uid >= 1000 and uid != os.geteuid())  # lower: the system's (UID_MIN)
     names = ", ".join(map(user_name, strange or sorted(uids)))
     every = findings([
         (strange or len(uids) > 1, ERROR,

@@ -188,9 +188,6 @@ class HarmSignalTracker:
 
 HOUR_S = 3600.0
 
-#: A user may have so many times the faults of one job.
-USER_FACTOR = 2
-
 #: Each further time lasts twice as long, up to this; after as long without one it is the first again.
 LONGEST_S = 86400.0
 
@@ -283,7 +280,7 @@ class Conduct:
         times: Counter[str] = Counter()
         found = []
         for at, job, fault in self._faults:
-            subjects = (f"job {job}", 1), (f"user {self._users[job]}", USER_FACTOR)
+            subjects = (f"job {job}", 1), (f"user {self._users[job]}", 2)  # a user may have twice a job's
             if any(at < until.get(name, -math.inf) for name, _ in subjects):
                 continue  # it follows from that
             ails = fault is Misconduct.AILING

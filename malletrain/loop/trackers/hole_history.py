@@ -19,9 +19,6 @@ from malletrain.domain.event import DaemonStarted, Event, HolesEnded, HolesOpene
 from malletrain.domain.slurm_reasons import waits_for_nodes
 from malletrain.domain.snapshot import FREE_STATES, LEAVE_STATES, Node, NodeState, SlurmJob, Snapshot
 
-#: Looks farther apart than this do not tell when a hole ended.
-BLIND_S = 120.0
-
 
 class HoleTracker:
     """Folds the events of holes. Not thread-safe: its owner holds one lock."""
@@ -57,7 +54,7 @@ def hole_events(
     opened: list[str] = []
     ended: dict[bool, list[str]] = {True: [], False: []}
     at = snapshot.taken_at
-    blind = last_look is None or at - last_look > BLIND_S
+    blind = last_look is None or at - last_look > 120.0  # too far apart to tell when a hole ended
     of_main = {name for job in snapshot.holding if job.partition != rules.harvest_partition for name in job.nodes}
     for node in snapshot.nodes:
         if not rules.may_harvest(node.name) or rules.harvest_partition not in node.partitions:

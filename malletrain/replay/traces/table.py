@@ -14,9 +14,6 @@ FREE_TEXT = re.compile(
     r"jobname|\w*comment|submitline|workdir|reason|wckey|extra|std(in|out|err)|container|constraints|licenses"
 )
 
-#: A record that holds line breaks is put together from at most so many lines.
-MAX_LINES_IN_RECORD = 1_000
-
 _FIRST_FIELD = re.compile(r"\s*([A-Za-z]+)([^A-Za-z0-9]{1,4})(?=[A-Za-z])")
 
 
@@ -80,7 +77,7 @@ class Table:
                     self.tally.skip("more separators than columns", self.lines.number)
                 else:
                     yield record
-            elif len(begun) > MAX_LINES_IN_RECORD:
+            elif len(begun) > 1_000:  # though a record may hold line breaks
                 self.tally.skip("too few fields", begun_at)
                 begun = []
         if begun:

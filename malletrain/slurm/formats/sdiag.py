@@ -11,9 +11,6 @@ from malletrain.slurm.formats import scalars
 _LINE = re.compile(r"\s*([A-Za-z][^:]*?):\s*(.*)\Z")
 _EPOCH = re.compile(r"\((\d{9,12})\)")
 
-#: slurmctld has to have counted cycles for so long (seconds) before they say how often it runs one.
-_LEAST_COUNT_S = 60.0
-
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStatistics:
@@ -66,7 +63,7 @@ def _epoch(line: str) -> float | None:
 
 
 def _per_minute(count: str | None, since: float | None, at: float | None) -> float | None:
-    if count is None or since is None or at is None or at - since < _LEAST_COUNT_S:
+    if count is None or since is None or at is None or at - since < 60.0:  # too few cycles
         return None
     return 60.0 * scalars.number(count) / (at - since)
 

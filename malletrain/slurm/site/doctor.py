@@ -33,9 +33,6 @@ FEW_TASKS = 16
 #: One association of an account in `scontrol show assoc_mgr`, and the user id that slurmctld has for its user.
 _ASSOCIATION = re.compile(r"\bUserName=([^\s()]+)\((\d+)\)")
 
-#: NO_VAL (slurm.h): the user did not exist where slurmctld looked it up.
-_NO_USER_ID = 4294967294
-
 #: What Slurm does to a preempted job. GANG alone is time slicing within a partition; OFF is neither.
 _EFFECTS = {"CANCEL": "killed", "REQUEUE": "killed and requeued", "SUSPEND": "suspended"}
 
@@ -232,7 +229,7 @@ def _user_ids(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterato
     answer = commands.ask(["scontrol", "-o", "show", "assoc_mgr", f"accounts={harvest.account}", "flags=assoc"])
     ids = {name: int(uid) for name, uid in sorted(_ASSOCIATION.findall(answer))}
     here = {name: _user_id(name) for name in ids}
-    unknown = [name for name, uid in ids.items() if uid == _NO_USER_ID]
+    unknown = [name for name, uid in ids.items() if uid == 4294967294]  # NO_VAL (slurm.h): it did not exist yet
     late, missing = ([name for name in unknown if (here[name] is None) is none] for none in (False, True))
     differing = ((name, uid, here[name]) for name, uid in ids.items() if name not in unknown)
     other = [f"{name} ({uid} there, {own} here)" for name, uid, own in differing if own not in (None, uid)]

@@ -12,9 +12,6 @@ from malletrain.slurm.formats import hostlist, scalars
 from malletrain.slurm.site import site_facts
 from malletrain.slurm.site.site_facts import ERROR, WARNING, Finding, Harvest, Level, PartitionFacts, SiteFacts
 
-#: A pilot that Slurm may not preempt until so many seconds after its start costs a main job little.
-MAX_EXEMPT_S = 30.0
-
 #: Modes that free the node. A suspended pilot keeps its memory and its GPUs.
 _FREES = frozenset({"REQUEUE", "CANCEL"})
 
@@ -202,7 +199,7 @@ def _exempt_time(facts: SiteFacts, harvest: Harvest, mine: PartitionFacts) -> It
     remedy = f"set PreemptExemptTime=0 in {where}, and run `scontrol reconfigure`"
     if name := qos.name if qos else harvest.qos:
         remedy = f"sacctmgr modify qos {name} set PreemptExemptTime=0 (a QOS's goes before the global one)"
-    yield Finding(ERROR if exempt > MAX_EXEMPT_S else WARNING, what, remedy)
+    yield Finding(ERROR if exempt > 30.0 else WARNING, what, remedy)  # costs a main job little
 
 
 def _highest_priority(facts: SiteFacts) -> float:
