@@ -134,10 +134,7 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
 
 def policy_from(config: Config) -> Policy:
     """The policy that sizes jobs here.
-
-    Raises:
-        InvalidInput: it is not known, or needs what no daemon has, or what this configuration lacks.
-    """
+    Raises InvalidInput: it is not known, or needs what no daemon has, or what this configuration lacks."""
     found = policy(config.sizing.policy)
     # Jobs bring their batches, noise scales and deadlines.
     available = {Need.BATCHES, Need.NOISE_SCALE, Need.DEADLINES}

@@ -132,7 +132,7 @@ class Observing:
     def _note_main_jobs(self) -> None:
         """Record how many started; every minute also when none did, as a sign of life."""
         now, jobs = self._clock.now(), self._shadow.take_main_started()
-        if jobs or now - self._noted_at >= 60.0:
+        if jobs or now - self._noted_at >= 60.0:  # time observed is counted up to the last event
             self._noted_at = now
             self._loop.record([Event(now, kinds.MainJobsStarted(jobs))])
 

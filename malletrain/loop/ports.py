@@ -94,10 +94,7 @@ class Journal(Protocol):
     def append(self, events: Iterable[Event]) -> Sequence[Event]:
         """Write in one transaction; returns the events with their numbers. Durable when it returns, except what the
         live daemon keeps in memory while its disk is full (`malletrain.daemon.journal_keeper`).
-
-        Raises:
-            JournalUnavailable: nothing was written, and nothing may follow.
-        """
+        Raises JournalUnavailable: nothing was written, and nothing may follow."""
 
     def read(self, after: int = 0) -> Iterable[Event]:
         """Events with `seq` above `after`, in order."""

@@ -124,10 +124,7 @@ class IdleIntervals:
 
 def cluster_trace(trace: Trace, window: Window, outages: NodeChanges | None = None) -> ClusterTrace:
     """The machine of `trace` within `window`; nodes are down where `outages` say so.
-
-    Raises:
-        InvalidInput: the window is empty, or outside the trace.
-    """
+    Raises InvalidInput: the window is empty, or outside the trace."""
     if isinstance(trace, NodeChanges):
         names, changes, bounds, warnings = _from_events(trace, window)
     else:

@@ -82,10 +82,7 @@ class _JobTable(BaseModel):
 
 def read_jobs(path: Path, costs: ResizeCosts, zone: tzinfo = UTC) -> list[TrainingJob]:
     """The jobs of a file, plain or gzip. `costs` serve where the file has none.
-
-    Raises:
-        InvalidInput: with the file and the line or job.
-    """
+    Raises InvalidInput: with the file and the line or job."""
     is_toml, time_of = path.name.endswith((".toml", ".toml.gz")), time_parser(zone)
     jobs: list[TrainingJob] = []
     for where, table in _toml_tables(path) if is_toml else _csv_tables(path):

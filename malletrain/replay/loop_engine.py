@@ -46,10 +46,7 @@ REPLAY_RULES = replace(UNLIMITED, max_pilot_s=NO_LIMIT_S)
 
 def score_by_loop(trace: ClusterTrace, jobs: Sequence[TrainingJob], choice: PolicyChoice, options: Options) -> Score:
     """The figures of the daemon's loop over the trace, scored from its journal as a live daemon's would be.
-
-    Raises:
-        InvalidInput: the loop does not do what `choice` or `options` ask for; the fast engine does.
-    """
+    Raises InvalidInput: the loop does not do what `choice` or `options` ask for; the fast engine does."""
     if choice.value is not Value.ELASTIC or choice.policy == ONE_NODE:
         raise InvalidInput("--policy", f'{choice.name} exists in replay alone: use replay.engine = "fast" for it')
     if options.budgets or Need.BATCHES in registered(choice.policy).needs:

@@ -27,10 +27,7 @@ _BUDGET = re.compile(r"(?:(?P<account>[^=/\s]+)=)?(?P<hours>\d+(?:\.\d+)?)/(?P<p
 
 def parse_budget(text: str, jobs: Sequence[TrainingJob]) -> AccountBudget:
     """Reads `[ACCOUNT=]NODE_HOURS/PERIOD`; without an account it is for all jobs together.
-
-    Raises:
-        InvalidInput: not of that form, or no job is of that account.
-    """
+    Raises InvalidInput: not of that form, or no job is of that account."""
     found = _BUDGET.match(text.strip())
     if found is None:
         raise InvalidInput("replay.budget", f"{text!r} is not of the form [ACCOUNT=]NODE_HOURS/day, week or month")
@@ -127,10 +124,7 @@ class NodeClass:
 
 def parse_node_class(text: str) -> NodeClass:
     """Reads `NAME=A:B[@SPEED]`.
-
-    Raises:
-        InvalidInput: not of that form.
-    """
+    Raises InvalidInput: not of that form."""
     found = _NODE_CLASS.match(text.strip())
     if found is None or int(found["last"]) <= int(found["first"]) or float(found["speed"] or 1.0) <= 0:
         raise InvalidInput(

@@ -134,10 +134,7 @@ def replay(
 
     `sample`: the days of the trace that are replayed, where not all are to be; ask `can_be_sampled` before.
     `suspected`: what is known of outages that the log does not tell.
-
-    Raises:
-        InvalidInput: no jobs, a policy twice or without its inputs, or something that the engine does not do.
-    """
+    Raises InvalidInput: no jobs, a policy twice or without its inputs, or something that the engine does not do."""
     if not jobs:
         raise InvalidInput("--jobs", "there is no job to train")
     names = [choice.name for choice in choices]

@@ -62,10 +62,7 @@ def parse_policy(
     """Reads `NAME[:HORIZON]`. Besides the policies by name: `bftrainer` is the published objective, solved exactly,
     at its own horizon of 10 s; `one-node` gives each job its least size; `ideal-machine` sizes exactly, and is a
     bound: none of the daemon's rules (`Options.rules`) limit it.
-
-    Raises:
-        InvalidInput: no such policy, or no sound horizon.
-    """
+    Raises InvalidInput: no such policy, or no sound horizon."""
     name, colon, available = text.strip().partition(":")
     alpha = alpha_of(objective, alpha)
     own = BFTRAINER_HORIZON_S if name == "bftrainer" else usual_horizon_s
@@ -264,10 +261,7 @@ def require_replay_inputs(
     has_classes: bool = False,
 ) -> None:
     """Refuse policies that lack inputs: a replay has what jobs and options give.
-
-    Raises:
-        InvalidInput: naming the policy, and what is missing.
-    """
+    Raises InvalidInput: naming the policy, and what is missing."""
     has = {
         Need.DEADLINES: any(each.job.deadline is not None for each in jobs),
         Need.BATCHES: any(each.batches for each in jobs),

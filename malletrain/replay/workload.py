@@ -133,10 +133,7 @@ def at_batch(batches: tuple[tuple[int, Curve], ...], batch: int, noise_scale: fl
 
 def mix(text: str, costs: ResizeCosts, seed: int = 0) -> list[TrainingJob]:
     """Jobs of `NAME:COUNT[,NAME:COUNT...]`, all there from the start.
-
-    Raises:
-        InvalidInput: no such mix, or no sound count.
-    """
+    Raises InvalidInput: no such mix, or no sound count."""
     jobs: list[TrainingJob] = []
     for part in text.split(","):
         name, _, count = part.strip().partition(":")

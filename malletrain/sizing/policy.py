@@ -59,10 +59,7 @@ def inputs_of(problem: Problem) -> frozenset[Need]:
 
 def require_inputs(policy: Policy, available: Collection[Need], where: str, remedy: str) -> None:
     """Refuse a policy that lacks an input it needs.
-
-    Raises:
-        InvalidInput: `where`, naming the policy, what is missing and the `remedy`.
-    """
+    Raises InvalidInput: `where`, naming the policy, what is missing and the `remedy`."""
     missing = [need.value for need in Need if need in policy.needs and need not in available]
     if missing:
         raise InvalidInput(where, f"policy {policy.name} needs {' and '.join(missing)}: {remedy}")

@@ -61,10 +61,7 @@ T = TypeVar("T")
 
 def parse(text: str) -> tuple[Problem, tuple[str, ...]]:
     """The problem, and fields that were not understood.
-
-    Raises:
-        InvalidInput: naming the field.
-    """
+    Raises InvalidInput: naming the field."""
     if len(text) > MAX_TEXT_BYTES:
         raise InvalidInput("problem", f"is longer than {MAX_TEXT_BYTES} characters")
     try:

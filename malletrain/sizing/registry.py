@@ -35,10 +35,7 @@ def names() -> tuple[str, ...]:
 
 def policy(name: str) -> Policy:
     """The policy of that name. Names of the core cannot be taken by others.
-
-    Raises:
-        InvalidInput: no such policy, with the known ones; or one that does not load, with why.
-    """
+    Raises InvalidInput: no such policy, with the known ones; or one that does not load, with why."""
     if name in CORE:
         module, _, attribute = CORE[name].partition(":")
         found: Policy = getattr(importlib.import_module(module), attribute)()

@@ -76,10 +76,7 @@ class ValueTable:
 
     def rows_of(self, sizes: dict[JobId, int] | Ints) -> Ints:
         """The row of each job's size.
-
-        Raises:
-            ValueError: a size is not permitted.
-        """
+        Raises ValueError: a size is not permitted."""
         wanted = sizes if isinstance(sizes, np.ndarray) else np.array([sizes[j] for j in self.ids], dtype=np.int64)
         hit = self.size == wanted[self.row_job]
         rows = np.flatnonzero(hit)

@@ -41,10 +41,7 @@ class Origin:
 
 def write_report(answer: Replay, folder: Path, origin: Origin = Origin()) -> Path:
     """Writes `folder`/index.html and its CSV files; returns the page's path.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
+    Raises OSError: the folder cannot be written."""
     folder.mkdir(parents=True, exist_ok=True)
     name, score = summary.best(answer)
     tables = {

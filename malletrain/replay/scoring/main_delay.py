@@ -66,10 +66,7 @@ def parse_reaction(words: str, where: str) -> Reaction:
 
     bf_interval and the length of the last backfill cycle make the cycle; whether there is an epilog is said, how long
     it takes is not: then a line `epilog_s=10` of one's own says it.
-
-    Raises:
-        InvalidInput: neither command's output.
-    """
+    Raises InvalidInput: neither command's output."""
     config = text.config(words)
     parameters = dict(part.partition("=")[::2] for part in config.get("SchedulerParameters", "").split(",") if part)
     interval = scalars.number(parameters.get("bf_interval", ""), int(DEFAULT_CYCLE_S))

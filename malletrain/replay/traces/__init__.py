@@ -24,10 +24,7 @@ def read_trace(path: Path, zone: tzinfo = UTC, ignore_partitions: frozenset[str]
     """Reads node events, SWF or `sacct -P`, plain or gzip; `-` is standard input.
 
     Times without an offset are local to `zone`. Jobs of `ignore_partitions` (sacct) count as idle time.
-
-    Raises:
-        InvalidInput: not one of these formats, damaged, or without a single usable record.
-    """
+    Raises InvalidInput: not one of these formats, damaged, or without a single usable record."""
     source = str(path)
     with opened(path) as stream:
         lines = Lines(stream, source)
@@ -46,10 +43,7 @@ def read_trace(path: Path, zone: tzinfo = UTC, ignore_partitions: frozenset[str]
 def read_machine(path: Path) -> frozenset[str]:
     """The machine's nodes, since a job log names only those that ran one: the output of
     `sinfo --Node --noheader --format='%N'`, of which lines may have more fields, separated by `|`.
-
-    Raises:
-        InvalidInput: it cannot be read, or names no node.
-    """
+    Raises InvalidInput: it cannot be read, or names no node."""
     found: set[str] = set()
     with opened(path) as stream:
         lines = Lines(stream, str(path))

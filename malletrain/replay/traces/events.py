@@ -67,10 +67,7 @@ class _Changes:
 
 def read_events(lines: Lines, time_of: TimeParser) -> NodeChanges:
     """Reads the CSV; the header names the columns, in any order, others are ignored.
-
-    Raises:
-        InvalidInput: no event at all, or more nodes than a machine has.
-    """
+    Raises InvalidInput: no event at all, or more nodes than a machine has."""
     changes, skip = _Changes(lines), lines.tally.skip
     for row in Table(lines, EVENT_COLUMNS):
         state = STATE_WORDS.get(row["state"].lower().rstrip("*~#!%$@^+-"))
@@ -92,10 +89,7 @@ def read_events(lines: Lines, time_of: TimeParser) -> NodeChanges:
 
 def read_outages(path: Path, zone: tzinfo = UTC) -> NodeChanges:
     """Each row with a node is one outage: DOWN from its start, IDLE from its end (Unknown: still going on).
-
-    Raises:
-        InvalidInput: a column is missing.
-    """
+    Raises InvalidInput: a column is missing."""
     time_of = time_parser(zone)
     with opened(path) as stream:
         lines = Lines(stream, str(path))

@@ -100,10 +100,7 @@ class _Records:
 def read_sacct(lines: Lines, time_of: TimeParser, ignore: frozenset[str] = frozenset()) -> JobRecords:
     """Reads `sacct -P` (or -p, or --delimiter). Steps are passed over; requeued and resized jobs (`sacct -D`) have
     one record for each allocation, each with its own nodes. Jobs of the partitions `ignore` count as idle time.
-
-    Raises:
-        InvalidInput: the header lacks a column that is needed, or no job ran.
-    """
+    Raises InvalidInput: the header lacks a column that is needed, or no job ran."""
     records = _Records(lines)
     for row in Table(lines, ("jobid", "start", "end")):
         reason = _add(records, row, time_of, ignore)

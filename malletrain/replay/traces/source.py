@@ -25,10 +25,7 @@ ERRORS = (b"sacct: ", b"sacctmgr: ", b"sinfo: ", b"slurm: ", b"slurmdbd: ")
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
     """The bytes of `path`, decompressed where it is gzip; `-` is standard input.
-
-    Raises:
-        InvalidInput: there is no such file, it is a folder, or it may not be read.
-    """
+    Raises InvalidInput: there is no such file, it is a folder, or it may not be read."""
     try:
         raw: BinaryIO = sys.stdin.buffer if str(path) == "-" else path.open("rb")
     except OSError as error:

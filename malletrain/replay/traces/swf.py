@@ -44,10 +44,7 @@ def _is_number(text: str) -> bool:
 
 def read_swf(lines: Lines) -> JobRecords:
     """Reads the log; rows may be in any order. Jobs that never ran are counted as skipped.
-
-    Raises:
-        InvalidInput: no job that ran.
-    """
+    Raises InvalidInput: no job that ran."""
     tally, header = lines.tally, dict[str, int]()
     submit, start, end, limit, procs = array("d"), array("d"), array("d"), array("d"), array("i")
     no_wait = requested = extended = 0

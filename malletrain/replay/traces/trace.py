@@ -47,10 +47,7 @@ class Tally:
 
     def of_cluster(self, name: str, where: str) -> None:
         """Call it with the cluster that a row names, if any: two clusters have nodes and jobs of one name.
-
-        Raises:
-            InvalidInput: a row before was of another cluster.
-        """
+        Raises InvalidInput: a row before was of another cluster."""
         if name != self.cluster and name:
             if self.cluster:
                 raise InvalidInput(where, f"holds clusters {self.cluster} and {name}: ask Slurm for one (-M {name})")
