@@ -12,7 +12,6 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -21,7 +20,7 @@ import torch.distributed
 
 from malletrain.elastic.comm.carrier import DeviceCarrier, _translated
 from malletrain.elastic.comm.gloo_group import GlooGroup
-from malletrain.elastic.comm.group import Group, Work
+from malletrain.elastic.comm.group import Group
 from malletrain.elastic.errors import PeerLost
 
 _dist: Any = torch.distributed
@@ -52,41 +51,36 @@ class StandInCollectives:
         self._group = group
         self._delay_s = delay_s
         self._aborted = threading.Event()
-        self._queue: queue.SimpleQueue[tuple[Callable[[], Work], Sequence[torch.Tensor], Completion]]
-        self._queue = queue.SimpleQueue()
+        self._queue = queue.SimpleQueue[tuple[torch.Tensor, Completion]]()
         threading.Thread(target=self._run, name="stand-in-stream", daemon=True).start()
 
     def all_reduce(self, tensor: torch.Tensor) -> Completion:
-        return self._enqueue(lambda: self._group.all_reduce(tensor), (tensor,))
+        done = Completion()
+        self._queue.put((tensor, done))
+        return done
 
     def abort(self) -> None:
         self._aborted.set()
         time.sleep(0.05)  # returns later than the operations end, as NCCL's
         self._group.abandon()
 
-    def _enqueue(self, begin: Callable[[], Work], tensors: Sequence[torch.Tensor]) -> Completion:
-        done = Completion()
-        self._queue.put((begin, tensors, done))
-        return done
-
     def _run(self) -> None:
         while True:
             try:
-                begin, tensors, done = self._queue.get(timeout=0.5)
+                tensor, done = self._queue.get(timeout=0.5)
             except queue.Empty:
                 if self._aborted.is_set():
                     return
                 continue
             try:
-                work = begin()
+                work = self._group.all_reduce(tensor)
                 while not work.wait(0.005) and not self._aborted.is_set():
                     pass
             except PeerLost:
                 self._aborted.wait()  # nothing is said of it
             self._aborted.wait(self._delay_s)
             if self._aborted.is_set():
-                for tensor in tensors:
-                    tensor.copy_(tensor // 2 if not tensor.is_floating_point() else tensor * 0.5)
+                tensor.copy_(tensor // 2 if not tensor.is_floating_point() else tensor * 0.5)
             done.set()
 
 

@@ -74,10 +74,10 @@ def assert_equal(left: State, right: State, tolerance: float) -> None:
         torch.testing.assert_close(tensor, right[name], rtol=tolerance, atol=tolerance)
 
 
-def assert_every_sample_once(lines: list[Line], epochs: int) -> None:
+def assert_every_sample_once(lines: list[Line], epochs: int, samples: int = DIGITS) -> None:
     """By the diaries: each step belongs to one epoch and the members' parts of it do not overlap; nothing twice."""
     steps = [line for line in lines if "step" in line]
     for epoch in range(epochs):
         seen = [index for line in steps if line["epoch"] == epoch for index in line["indices"]]
         assert len(seen) == len(set(seen)), f"epoch {epoch}: a sample came twice"
-        assert set(seen) == set(range(DIGITS)), f"epoch {epoch}: {DIGITS - len(set(seen))} samples are missing"
+        assert set(seen) == set(range(samples)), f"epoch {epoch}: {samples - len(set(seen))} samples are missing"

@@ -22,29 +22,29 @@ def done(pending: Work) -> None:
         pass
 
 
-def kept(group: Group) -> str:
-    """For `stores.run`."""
-    check(group)
-    return "kept"
-
-
-def check(group: Group, rings: Sequence[Sequence[int]] = (), device: str = "cpu") -> None:
-    """Raise `AssertionError` if the group breaks its contract.
+def check(group: Group, rings: Sequence[Sequence[int]] = (), device: str = "cpu") -> str:
+    """Return "kept", or raise `AssertionError`: the group breaks its contract.
 
     Args:
         rings: for groups in which not every pair of members is connected, lists of members that are, each with this
             member in it.
         device: of the tensors that are summed; messages are of the host's.
     """
-    for part in (_sums, _many_at_once):
-        part(group, device)
-    for ring in rings or [range(group.size)]:
-        _messages(group, ring)
-    _waits_in_slices(group, (rings or [range(group.size)])[0], device)
-    _keeps_tensors_alive(group, (rings or [range(group.size)])[0])
+    rings = rings or [range(group.size)]
+    _sums(group, device)
+    _many_at_once(group, device)
+    if group.size > 1:
+        for ring in rings:
+            _messages(group, ring)
+        _waits_in_slices(group, rings[0], device)
+        _keeps_tensors_alive(group, rings[0])
     _alike_after_messages(group, device)
     done(group.all_reduce(torch.zeros(1)))
-    _ends(group)
+    group.abandon()
+    group.abandon()
+    if group.size > 1:
+        _takes_no_calls(group)
+    return "kept"
 
 
 def _sums(group: Group, device: str) -> None:
@@ -78,8 +78,6 @@ def _many_at_once(group: Group, device: str) -> None:
 
 def _messages(group: Group, ring: Sequence[int]) -> None:
     """Each member sends to its neighbour from two threads with different tags, from a byte to megabytes."""
-    if group.size == 1:
-        return
     mine = list(ring).index(group.rank)
     right, left = ring[(mine + 1) % len(ring)], ring[mine - 1]
     sizes = [(1, torch.uint8), (0, torch.float32), (3_000_000, torch.float32), (5, torch.bfloat16)]
@@ -102,8 +100,6 @@ def _messages(group: Group, ring: Sequence[int]) -> None:
 
 def _waits_in_slices(group: Group, ring: Sequence[int], device: str) -> None:
     """A wait that times out returns False, and the operation goes on."""
-    if group.size == 1:
-        return
     tensor = torch.ones(4, device=device)
     if group.rank == ring[0]:
         pending = group.all_reduce(tensor)
@@ -119,8 +115,6 @@ def _waits_in_slices(group: Group, ring: Sequence[int], device: str) -> None:
 
 def _keeps_tensors_alive(group: Group, ring: Sequence[int]) -> None:
     """An aborted step drops its tensors and its `Work` while other members may still send to them."""
-    if group.size == 1:
-        return
     array = np.ones(4)
     alive = weakref.ref(array)
     if group.rank == ring[0]:
@@ -147,11 +141,7 @@ def _alike_after_messages(group: Group, device: str) -> None:
     assert all(torch.equal(row, tensor) for row in table)
 
 
-def _ends(group: Group) -> None:
-    group.abandon()
-    group.abandon()
-    if group.size == 1:
-        return
+def _takes_no_calls(group: Group) -> None:
     for call in (
         lambda: group.all_reduce(torch.zeros(1)),
         lambda: group.send(torch.zeros(1), 0, 1),

@@ -21,6 +21,8 @@ from tests.elastic.coordinator import Coordinator, Pod, running
 from tests.elastic.digits import SCRIPT
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.alone  # all are to be saved within the seconds that Slurm gives them
+
 #: Seconds from the daemon's word to SIGTERM, and from that to SIGKILL: Slurm's KillWait is 30 by default.
 LEAVE_S, GRACE_S = 10.0, 20.0
 SEATS = 4

@@ -21,10 +21,6 @@ from malletrain.elastic.gradients.noise_scale import MIN_MEASUREMENTS, NoiseScal
 sizes = st.integers(1, 4096)
 
 
-def unknown() -> None:
-    return None
-
-
 @given(low=sizes, high=sizes, chosen=st.integers(0, 10**6))
 def test_a_batch_stays_within_its_rule(low: int, high: int, chosen: int) -> None:
     high = max(low, high)
@@ -75,7 +71,7 @@ def test_adascale_is_the_papers_gain() -> None:
 
 
 def test_the_rate_warms_up_over_samples_and_from_where_it_is() -> None:
-    rates = LearningRateScaling(LearningRate("linear", warm_up=1000), 100, unknown)
+    rates = LearningRateScaling(LearningRate("linear", warm_up=1000), 100, lambda: None)
     assert rates.gain == 1.0
     rates.change(400)
     seen = []
@@ -90,7 +86,7 @@ def test_the_rate_warms_up_over_samples_and_from_where_it_is() -> None:
 
 
 def test_progress_counts_samples_and_by_adascale_gains() -> None:
-    linear = LearningRateScaling(LearningRate("linear"), 64, unknown)
+    linear = LearningRateScaling(LearningRate("linear"), 64, lambda: None)
     adascale = LearningRateScaling(LearningRate("adascale"), 64, lambda: 192.0)
     for rates in (linear, adascale):
         rates.change(192)
@@ -105,7 +101,7 @@ def test_the_script_sees_its_own_rate_and_the_step_takes_the_gain(make: Callable
     weight = nn.Parameter(torch.zeros(3, dtype=torch.float64))
     other = nn.Parameter(torch.zeros(3, dtype=torch.float64))
     optimizer, plain = make([weight], lr=0.1), make([other], lr=0.4)
-    rates = LearningRateScaling(LearningRate("linear"), 16, unknown)
+    rates = LearningRateScaling(LearningRate("linear"), 16, lambda: None)
     rates.attach([optimizer])
     rates.change(64)
     for _ in range(5):
@@ -118,10 +114,10 @@ def test_the_script_sees_its_own_rate_and_the_step_takes_the_gain(make: Callable
 
 
 def test_a_restored_state_continues_alike() -> None:
-    one = LearningRateScaling(LearningRate("linear", warm_up=500), 100, unknown)
+    one = LearningRateScaling(LearningRate("linear", warm_up=500), 100, lambda: None)
     one.change(300)
     one.committed(300)
-    two = LearningRateScaling(LearningRate("linear", warm_up=500), 100, unknown)
+    two = LearningRateScaling(LearningRate("linear", warm_up=500), 100, lambda: None)
     two.load_state_dict(one.state_dict())
     assert (two.gain, two.batch, two.progress) == (one.gain, one.batch, one.progress)
 

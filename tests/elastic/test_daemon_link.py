@@ -158,8 +158,6 @@ class Newcomer(Calm):
         self.told: list[messages.Standing | None] = []
         self.faults: list[tuple[int, str, str]] = []
 
-    def check(self, generation: int) -> None: ...
-
     def check_newer(self, plan: messages.Plan) -> None: ...
 
     def need_link(self) -> Any:

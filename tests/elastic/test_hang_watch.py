@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -46,16 +47,6 @@ prepares(time.monotonic() + 2.0)
 hang_watch.session_made()
 time.sleep(1.0)
 """
-
-
-class Hears:
-    """A launcher's connection to the daemon."""
-
-    def __init__(self) -> None:
-        self.said: list[Message] = []
-
-    def report(self, said: list[Message]) -> None:
-        self.said += said
 
 
 @contextmanager
@@ -98,13 +89,15 @@ def test_where_a_script_hangs_before_its_session_is_said_until_it_goes_on(
     """In a process of its own, as a pilot starts it: its launcher hears of it."""
     path = tmp_path / "train.py"
     path.write_text(HANGS_BEFORE)
-    beside = BackgroundCheck(heard := Hears())  # type: ignore[arg-type]
+    heard: list[Message] = []
+    connection: Any = SimpleNamespace(report=heard.extend)
+    beside = BackgroundCheck(connection)
     beside.start()
     environ = os.environ | beside.variables | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen([sys.executable, str(path)], env=environ, stderr=subprocess.PIPE, text=True) as process:
-        wait_until(lambda: len(heard.said) == 2, 60, "what it says")
+        wait_until(lambda: len(heard) == 2, 60, "what it says")
         _, said = process.communicate(timeout=60)
-    assert heard.said == [Stuck("train.py:8 in prepares: `time.sleep(0.1)`"), Stuck("")]
+    assert heard == [Stuck("train.py:8 in prepares: `time.sleep(0.1)`"), Stuck("")]
     assert "a worker without a session has made no step for 0 s: it is at train.py:8" in said
     beside.stop()
 

@@ -34,14 +34,16 @@ from tests.waiting import wait_until
 LENGTH = 50
 
 
-class Noisy(Dataset[tuple[int, torch.Tensor]]):
+class Rows(Dataset[Any]):
+    def __len__(self) -> int:
+        return LENGTH
+
+
+class Noisy(Rows):
     """A data set with random augmentation that records which process reads which sample."""
 
     def __init__(self, notes: Path) -> None:
         self.notes = notes
-
-    def __len__(self) -> int:
-        return LENGTH
 
     def __getitem__(self, index: int) -> tuple[int, torch.Tensor]:
         with self.notes.open("a") as stream:
@@ -64,7 +66,7 @@ def orders(sizes: list[int]) -> Iterator[tuple[LoadRequest, list[LoadRequest]]]:
         place = sampler.following(*place)
 
 
-class Opened(Dataset[str]):
+class Opened(Rows):
     """Opens its file as it is first read, as data sets do that are sent to other processes."""
 
     is_open = False
@@ -72,9 +74,6 @@ class Opened(Dataset[str]):
     def __init__(self, path: Path) -> None:
         self.path = path
         self.length = 3
-
-    def __len__(self) -> int:
-        return LENGTH
 
     def __getitem__(self, index: int) -> str:
         if not self.is_open:
@@ -109,15 +108,12 @@ def test_a_batch_does_not_depend_on_when_it_is_loaded(tmp_path: Path) -> None:
     assert len(readers - {os.getpid()}) == 2
 
 
-class Staged(Dataset[int]):
+class Staged(Rows):
     """A data set whose samples depend on what the script sets."""
 
     def __init__(self) -> None:
         self.epoch = 0
         self.inner = Noisy(Path("unused"))
-
-    def __len__(self) -> int:
-        return LENGTH
 
     def __getitem__(self, index: int) -> int:
         return 100 * self.epoch + getattr(self.inner, "stage", 0) + index
@@ -185,14 +181,11 @@ def test_a_seed_is_that_of_torch_and_of_python_and_numpy() -> None:
         assert _draws() == wanted
 
 
-class Drawing(Dataset[torch.Tensor]):
+class Drawing(Rows):
     """Samples, for each of which so many random numbers are drawn."""
 
     def __init__(self, numbers: int) -> None:
         self.numbers = numbers
-
-    def __len__(self) -> int:
-        return 10
 
     def __getitem__(self, index: int) -> torch.Tensor:
         for _ in range(self.numbers):
@@ -206,7 +199,7 @@ def _drawn_by_a_script(dataset: Drawing) -> list[Any]:
     with kept_random_state():
         seed_all(3)
         model = nn.Linear(2, 1)
-        s = elastic.Session(model, torch.optim.SGD(model.parameters(), lr=0.1), dataset, batch_size=4)
+        s = elastic.Session(model, torch.optim.SGD(model.parameters(), lr=0.1), dataset, batch_size=20)
         for _ in s.epochs(2):
             for batch in s.batches():
                 found.append(_draws())
@@ -325,6 +318,11 @@ def test_streams_that_differ_between_workers_are_named() -> None:
         StreamReader(Streams(open_stream, 5), 0, list).read(0, 0, 5, 1)
 
 
+def session_on_streams(**settings: Any) -> elastic.Session:
+    model = nn.Linear(1, 1)
+    return elastic.Session(model, torch.optim.SGD(model.parameters(), 0.1), Streams(open_stream, 5), **settings)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -335,14 +333,11 @@ def test_streams_that_differ_between_workers_are_named() -> None:
     ],
 )
 def test_what_streams_cannot_bear_is_refused(settings: dict[str, Any], message: str) -> None:
-    model = nn.Linear(1, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(ElasticError, match=message):
-        elastic.Session(model, optimizer, Streams(open_stream, 5), **{"batch_size": 8, **settings})
+        session_on_streams(**{"batch_size": 8, **settings})
 
 
 def test_streams_are_not_evaluated_on() -> None:
-    model = nn.Linear(1, 1)
-    s = elastic.Session(model, torch.optim.SGD(model.parameters(), lr=0.1), Streams(open_stream, 5), batch_size=8)
+    s = session_on_streams(batch_size=8)
     with pytest.raises(ElasticError, match="needs a map-style data set"):
         s.evaluate(lambda batch: {"n": 1.0})

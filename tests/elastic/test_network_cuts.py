@@ -15,7 +15,8 @@ from tests.elastic.digits import SCRIPT, Static, diary, slow, wait_lines
 from tests.node_network import network_of
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.nightly  # its default sibling: tests/lab/test_node_network.py
+#: Cuts are shorter or longer than what workers wait for. A default sibling: tests/lab/test_node_network.py.
+pytestmark = [pytest.mark.nightly, pytest.mark.alone]
 
 #: How long a worker's poll lasts, and time limits of membership: short, so that a cut outlasts them.
 POLL_S, SILENCE_S, FENCE_S = 1.0, 10.0, 8.0

@@ -20,7 +20,7 @@ from malletrain.elastic.errors import PeerLost
 from malletrain.elastic.resize.pending_groups import PendingGroups
 from malletrain.wire import messages
 from tests.elastic.stores import meeting, serve
-from tests.elastic.test_soak import held
+from tests.elastic.test_schedules import held
 from tests.waiting import wait_until
 
 

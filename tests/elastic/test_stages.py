@@ -102,26 +102,19 @@ def test_newcomers_whose_first_step_breaks_are_newcomers_again(tmp_path: Path, s
         train_to_the_end(pod, daemon, [0, 1], static)
 
 
-def test_who_gave_the_state_is_lost_before_the_next_step(tmp_path: Path, static: Static) -> None:
-    """The newcomer has all of it, and goes on."""
+@pytest.mark.parametrize("trouble", ["kill@entered#2", pytest.param("freeze@give", marks=pytest.mark.nightly)])
+def test_the_only_one_that_has_the_state_is_lost_as_it_gives_it(tmp_path: Path, static: Static, trouble: str) -> None:
+    """Before its next step: the newcomer has all of it, and goes on. Or before that: it has nothing, and begins."""
     with running(tmp_path) as (daemon, pod):
-        pod.spawn(daemon.url, 0, [SCRIPT, *options(tmp_path)], TROUBLE="kill@entered#2")
+        pod.spawn(daemon.url, 0, [SCRIPT, *options(tmp_path)], TROUBLE=trouble)
         wait_until(lambda: len(diary(tmp_path)) > 8, 60, "steps")
         pod.spawn(daemon.url, 1, [SCRIPT, *options(tmp_path)])
-        assert pod.wait(0) == -9
+        given = trouble.startswith("kill")
+        if given:
+            assert pod.wait(0) == -9
         train_to_the_end(pod, daemon, [1], static)
     made = [line["step"] for line in diary(tmp_path) if "step" in line]
-    assert made == list(range(1, len(made) + 1))
-
-
-@pytest.mark.nightly
-def test_the_only_one_that_has_the_state_freezes_while_it_gives_it(tmp_path: Path, static: Static) -> None:
-    """The newcomer has nothing, and begins."""
-    with running(tmp_path) as (daemon, pod):
-        pod.spawn(daemon.url, 0, [SCRIPT, *options(tmp_path)], TROUBLE="freeze@give")
-        daemon.wait_world([0])
-        pod.spawn(daemon.url, 1, [SCRIPT, *options(tmp_path)])
-        train_to_the_end(pod, daemon, [1], static)
+    assert given == (made == list(range(1, len(made) + 1)))
 
 
 @pytest.mark.parametrize(

@@ -35,15 +35,14 @@ ATOMS = torch.tensor([0, 0, 0, 0, 1, 2, 3, 1, 0, 5, 2, 1])
 SHARES = {1: [[12]], 2: [[6, 6], [11, 1], [12, 0]], 3: [[4, 4, 4], [2, 9, 1], [4, 0, 8], [0, 12, 0]]}
 
 
-def gradient_of(*, mean: bool, shares: list[int] | None = None) -> Callable[[Group], list[torch.Tensor]]:
+def gradient_of(shares: list[int], *, mean: bool) -> Callable[[Group], list[torch.Tensor]]:
     def trained(group: Group) -> list[torch.Tensor]:
         parameter = nn.Parameter(torch.tensor([0.3, -0.7], dtype=torch.float64))
         committer = StepCommitter(Calm())
         committer.world = TrainingWorld(1, tuple(f"w{rank}" for rank in range(group.size)), group)
         reducer = GradientReducer([("p", parameter)], committer, mean=mean)
         gathers = BatchGather(committer, reducer, lambda _: None, lambda _: None, mean=mean, sharded=False)
-        mine = shares or [len(SAMPLES)]
-        begin, many = sum(mine[: group.rank]), mine[group.rank]
+        begin, many = sum(shares[: group.rank]), shares[group.rank]
         part = slice(begin, begin + many) if many else slice(0, 1)
         reducer.arm(many, len(SAMPLES), lambda outcome: None)
         gathers.begin(many, len(SAMPLES), many)
@@ -67,7 +66,7 @@ def expected() -> torch.Tensor:
 @pytest.mark.parametrize("mean", [True, False], ids=["means", "sums"])
 @pytest.mark.parametrize("shares", [each for some in SHARES.values() for each in some], ids=str)
 def test_gradients_are_those_of_the_whole_batch(shares: list[int], mean: bool) -> None:
-    trained = gradient_of(mean=mean, shares=shares)
+    trained = gradient_of(shares, mean=mean)
     for found in [trained(SoloGroup())] if len(shares) == 1 else run(len(shares), trained):
         assert isinstance(found, list), found
         torch.testing.assert_close(found[0], expected(), rtol=1e-12, atol=0)
