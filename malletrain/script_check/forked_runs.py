@@ -94,7 +94,8 @@ def _started(folder: Path) -> None:
     signal.signal(signal.SIGCHLD, ended)
     for line in sys.stdin:
         if pid := os.fork():
-            os.setpgid(pid, pid)
+            with contextlib.suppress(ProcessLookupError):  # it has ended already
+                os.setpgid(pid, pid)
             print(pid, flush=True)
             continue
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
