@@ -45,7 +45,7 @@ def assert_pauses_end_with_a_step(switched: Sequence[Event]) -> None:
 
 
 @pytest.mark.parametrize("saves_s", ["0", pytest.param("4", marks=pytest.mark.nightly)])
-def test_any_script_is_relaunched_at_the_new_size_once_the_one_before_has_saved(tmp_path: Path, saves_s: str) -> None:
+def test_any_script_is_relaunched_at_the_new_size(tmp_path: Path, saves_s: str) -> None:
     with running(tmp_path, JobTerms(restarts=True)) as (daemon, pod):
         pod.launch(daemon.url, 0, *RELAUNCHED, MALLETRAIN_TEST_SAVE_S=saves_s)
         wait_until(lambda: 1 in sizes(tmp_path), 180, "steps of one")
