@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -40,7 +42,7 @@ def submit(world: World, lines: str) -> int:
     requests = LoopRequests(
         world.loop, nullcontext(), world.clock, Harvest("harvest"), lambda count: (), iter(range(1, 9)).__next__
     )
-    number = requests.announce(JobBody.model_validate(wanted.announcement()), ADA)
+    number = requests.announce(JobBody.model_validate_json(json.dumps(wanted.announcement())), ADA)
     array = world.cluster.submit_array("alice", 60)
     world.loop.record([Event(world.clock.now(), ArrayAttached(array, 60), number)])
     return number

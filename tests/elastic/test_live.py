@@ -129,7 +129,7 @@ def test_trains_on_through_a_restart_of_the_daemon(tmp_path: Path, static: Stati
 
 def test_a_worker_that_has_finished_waits_for_the_daemon_to_hear_of_it(tmp_path: Path, static: Static) -> None:
     """Its training was done again: it ended after ten seconds of a daemon's absence, as finished, and unheard."""
-    options = ["--epochs", EPOCHS, "--slow-until", str(tmp_path / "go")]
+    options = slow(tmp_path)
     with running(tmp_path) as (daemon, pod):
         for task in (0, 1):
             pod.spawn(daemon.url, task, [SCRIPT, *options])

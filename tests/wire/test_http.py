@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
@@ -41,7 +41,7 @@ class RawServer:
                 return
             self.connections += 1
             connection.settimeout(60)
-            with connection:
+            with connection, suppress(ConnectionAbortedError):
                 while self.answers:
                     request = self._read(connection)
                     if not request:
@@ -80,13 +80,14 @@ def said(value: Any, status: int = 200, keep: bool = True) -> Answer:
     def answer(connection: socket.socket, _request: bytes) -> None:
         connection.sendall(f"HTTP/1.1 {status} Whatever\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
         if not keep:
-            connection.shutdown(socket.SHUT_RDWR)
+            hang_up(connection, _request)
 
     return answer
 
 
 def hang_up(connection: socket.socket, _request: bytes) -> None:
     connection.shutdown(socket.SHUT_RDWR)
+    raise ConnectionAbortedError  # what has come meanwhile is not read
 
 
 SESSION = said({"token": "t0ken", "lifetime_s": 3600, "user": "ada"})
