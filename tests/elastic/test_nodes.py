@@ -173,7 +173,7 @@ def test_a_frozen_process_takes_its_node_out_and_all_can_leave_and_resume(tmp_pa
 def test_nodes_of_two_grow_shrink_and_are_lost_like_a_static_run(
     tmp_path: Path, static: Static, how: list[str], carrier: dict[str, str]
 ) -> None:
-    script = [SCRIPT, *slow(tmp_path), *how]
+    script = [SCRIPT, *slow(tmp_path), "--step-seconds", "0.5", *how]  # a kill must find the time between two
     with running(tmp_path) as (daemon, pod):
         pod.spawn_node(daemon.url, 0, script, PLACES, 0, **carrier)
         daemon.wait_world([0])
