@@ -18,6 +18,14 @@ def wait_until(condition: Callable[[], bool], seconds: float = 120.0, what: str 
         time.sleep(0.01)
 
 
+def runs(pid: int) -> bool:
+    """Whether a process runs: one that waits for its status to be asked for does not (proc(5), stat)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 class Gate:
     """What a job waits for: `closed` is shell text that ends once `open` was called, and not before."""
 

@@ -7,11 +7,10 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from malletrain.script_check.forked_runs import ForkedRun, Starter
-from tests.waiting import wait_until
+from tests.waiting import runs, wait_until
 
 SCRIPT = """
 import os, subprocess, sys
@@ -38,17 +37,13 @@ def run(starter: Starter, folder: Path, colour: str) -> ForkedRun:
 
 
 def test_each_has_its_environment_its_log_and_the_others_hashes(starter: Starter, tmp_path: Path) -> None:
-    runs = [run(starter, tmp_path, colour) for colour in ("green", "blue")]
-    wait_until(lambda: all(each.poll() is not None for each in runs), 60, "their ends")
-    assert [each.poll() for each in runs] == [0, 0]
+    both = [run(starter, tmp_path, colour) for colour in ("green", "blue")]
+    wait_until(lambda: all(each.poll() is not None for each in both), 60, "their ends")
+    assert [each.poll() for each in both] == [0, 0]
     said = [(tmp_path / f"log-{colour}").read_text().split(maxsplit=2) for colour in ("green", "blue")]
     assert [words[0] for words in said] == ["green", "blue"]
     assert said[0][1:] == said[1][1:]
     assert said[0][2] == "True ['7'] ''\n"
-
-
-def alive() -> list[int]:
-    return [each.pid for each in psutil.process_iter(["status"]) if each.info["status"] != psutil.STATUS_ZOMBIE]
 
 
 def test_what_is_killed_has_gone_with_its_children(starter: Starter, tmp_path: Path) -> None:
@@ -57,7 +52,7 @@ def test_what_is_killed_has_gone_with_its_children(starter: Starter, tmp_path: P
     child = int(log.read_text().splitlines()[1])
     killed.kill()
     assert killed.poll() == -signal.SIGKILL
-    wait_until(lambda: child not in alive(), 60, "the child's end")
+    wait_until(lambda: not runs(child), 60, "the child's end")
 
 
 def test_why_none_can_be_started_is_said(tmp_path: Path) -> None:

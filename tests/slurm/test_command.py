@@ -13,7 +13,7 @@ from malletrain.domain.errors import ClusterUnavailable
 from malletrain.slurm import command
 from malletrain.slurm.command import Commands
 from malletrain.slurm.read_commands import CommandReader
-from tests.waiting import wait_until
+from tests.waiting import runs, wait_until
 
 
 def commands(folder: Path, timeout_s: float = 30.0, **programs: str) -> Commands:
@@ -43,14 +43,7 @@ def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> Non
         if noted.exists() and noted.read_text().endswith("\n"):
             break
     child = int(noted.read_text())
-    wait_until(lambda: not _runs(child), 60, "the child's end")
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    wait_until(lambda: not runs(child), 60, "the child's end")
 
 
 def test_the_end_of_the_daemon_cuts_off_what_runs_and_begins_nothing(tmp_path: Path) -> None:

@@ -182,9 +182,6 @@ def test_everything_is_reached_by_tab(browser: Browser) -> None:
     assert wanted <= set(seen), seen
 
 
-NAMED = ("button", "link", "checkbox", "searchbox", "image", "img", "table", "progressbar", "progressIndicator")
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_names_and_structure_for_screen_readers(browser: Browser, page: str) -> None:
     go(browser, page)
