@@ -7,6 +7,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from statistics import median
+from typing import NamedTuple
 
 from malletrain.domain.job import Curve, ThroughputSample
 from malletrain.learn.curve_families import Scaling
@@ -33,9 +34,11 @@ MIN_DRIFT_LOG_RATIO = 0.1
 #: Windows whose steps differ by more in samples are of another batch.
 MAX_BATCH_RATIO = 1.1
 
-#: Nodes, their class, and the batch.
-_Kind = tuple[int, str, int]
-_Numbered = tuple[int, ThroughputSample]
+
+class _Kept(NamedTuple):
+    number: int
+    batch: float  #: samples a step, or of the whole window where its steps are not known
+    sample: ThroughputSample
 
 
 class KeptWindows:
@@ -43,20 +46,22 @@ class KeptWindows:
     one size do not displace the others, and all of the phase that the job is in."""
 
     def __init__(self) -> None:
-        self._by_kind: dict[_Kind, deque[_Numbered]] = {}
+        self._by_kind: dict[tuple[int, str, int], deque[_Kept]] = {}  # nodes, class of nodes, and about which batch
         self._taken = 0
-        self._unchanged: list[_Numbered] = []  # the last that were looked at together, with no change among them
+        self._unchanged: list[_Kept] = []  # the last that were looked at together, with no change among them
 
     def __iter__(self) -> Iterator[ThroughputSample]:
-        return (sample for _, sample in sorted(chain.from_iterable(self._by_kind.values())))
+        return (kept.sample for kept in sorted(chain.from_iterable(self._by_kind.values())))
 
     def keep(self, sample: ThroughputSample) -> None:
         """Take in the next window, and drop the oldest beyond `MAX_WINDOWS_PER_SIZE` or `MAX_WINDOWS`."""
         self._taken += 1
-        kept = self._by_kind.setdefault(_kind(sample), deque(maxlen=MAX_WINDOWS_PER_SIZE))
-        kept.append((self._taken, sample))
+        batch = sample.samples / max(sample.steps, 1)
+        kind = sample.nodes, sample.node_class, round(batch) if sample.steps > 0 else 0
+        same = self._by_kind.setdefault(kind, deque(maxlen=MAX_WINDOWS_PER_SIZE))
+        same.append(_Kept(self._taken, batch, sample))
         if sum(map(len, self._by_kind.values())) > MAX_WINDOWS:
-            self._drop_before(1 + min(kept[0][0] for kept in self._by_kind.values()))
+            self._drop_before(1 + min(same[0].number for same in self._by_kind.values()))
 
     def forget_earlier_phase(self, latest: ThroughputSample) -> float | None:
         """Drop the windows from before throughput changed at the size, batch and class of nodes of the `latest` one.
@@ -64,35 +69,26 @@ class KeptWindows:
         Returns when the phase that the job is in now began (Unix seconds), None where nothing has changed. In another
         phase a job may scale otherwise, at every size. To be called after each window.
         """
-        near = [kept for kind, kept in self._by_kind.items() if kind[:2] == (latest.nodes, latest.node_class)]
-        alike = sorted(each for kept in near for each in kept if _alike(each[1], latest))
+        batch = latest.samples / max(latest.steps, 1)
+        least, most = batch / MAX_BATCH_RATIO, batch * MAX_BATCH_RATIO  # a last one may be short
+        at_size = [same for kind, same in self._by_kind.items() if kind[:2] == (latest.nodes, latest.node_class)]
+        alike = sorted(kept for same in at_size for kept in same if least <= kept.batch <= most)
         before, self._unchanged = self._unchanged, alike
         if alike[:-1] == before[1 - len(alike) :]:  # then only the newest can tell of a change
             alike = alike[-2 * DRIFT_WINDOWS :]
-        first = _change([sample for _, sample in alike])
+        first = _change([kept.sample for kept in alike])
         if first is None:
             return None
-        number, changed = alike[first]
-        self._drop_before(number)
+        self._drop_before(alike[first].number)
         self._unchanged = []
-        return changed.at
+        return alike[first].sample.at
 
     def _drop_before(self, number: int) -> None:
-        for kind, kept in list(self._by_kind.items()):
-            while kept and kept[0][0] < number:
-                kept.popleft()
-            if not kept:
+        for kind, same in list(self._by_kind.items()):
+            while same and same[0].number < number:
+                same.popleft()
+            if not same:
                 del self._by_kind[kind]
-
-
-def _alike(one: ThroughputSample, other: ThroughputSample) -> bool:
-    """Whether two windows of one size show about the same batch (a last one may be short)."""
-    first, second = one.samples * max(other.steps, 1), other.samples * max(one.steps, 1)
-    return max(first, second) <= MAX_BATCH_RATIO * min(first, second)
-
-
-def _kind(sample: ThroughputSample) -> _Kind:
-    return sample.nodes, sample.node_class, round(sample.samples / sample.steps) if sample.steps > 0 else 0
 
 
 def valid_samples(samples: Iterable[ThroughputSample]) -> tuple[list[ThroughputSample], dict[str, int]]:
