@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from malletrain.daemon.process.short_collections import no_collections
 from malletrain.domain.event import Event
 from malletrain.learn.prior_jobs import MAX_PRIOR_JOBS, application_of
 from malletrain.loop.ledger import Ledger
@@ -36,7 +37,8 @@ def folded(journal: Path, whole: int = FOLDED_WHOLE) -> FirstFold:
             count += 1
             yield event
 
-    worlds = last_worlds(applied())
+    with no_collections():
+        worlds = last_worlds(applied())
     return FirstFold(count, ledger, worlds)
 
 
