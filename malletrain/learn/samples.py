@@ -72,8 +72,12 @@ class KeptWindows:
         """
         batch = latest.samples / max(latest.steps, 1)
         least, most = batch / MAX_BATCH_RATIO, batch * MAX_BATCH_RATIO  # a last one may be short
-        at_size = [same for kind, same in self._by_kind.items() if kind[:2] == (latest.nodes, latest.node_class)]
-        alike = sorted([kept for same in at_size for kept in same if least <= kept.batch <= most])
+        alike: list[_Kept] = []
+        for (*place, about), same in self._by_kind.items():
+            if place == [latest.nodes, latest.node_class]:
+                surely = least <= about - 0.5 and about + 0.5 <= most
+                alike += same if surely else [kept for kept in same if least <= kept.batch <= most]
+        alike.sort()
         before, self._unchanged = self._unchanged, alike
         if alike[:-1] == before[1 - len(alike) :]:  # then only the newest can tell of a change
             alike = alike[-2 * DRIFT_WINDOWS :]
@@ -94,14 +98,9 @@ class KeptWindows:
 
 def valid_samples(samples: Iterable[ThroughputSample]) -> tuple[list[ThroughputSample], dict[str, int]]:
     """The samples that can be right by themselves, and how many were left out, by reason."""
-    kept, ignored = [], Counter[str]()
-    for sample in samples:
-        wrong = invalid_reason(sample)
-        if wrong:
-            ignored[wrong] += 1
-        else:
-            kept.append(sample)
-    return kept, dict(ignored)
+    looked_at = [(sample, invalid_reason(sample)) for sample in samples]
+    ignored = Counter(wrong for _, wrong in looked_at if wrong)
+    return [sample for sample, wrong in looked_at if not wrong], dict(ignored)
 
 
 def consistent_rates(samples: Iterable[ThroughputSample]) -> tuple[dict[int, list[float]], dict[str, int]]:

@@ -344,7 +344,7 @@ class Ledger:
                 for name in record.pilots:
                     if self._job_of_task.get(name) == job_id:
                         del self._job_of_task[name]
-                self.usage.forget(job_id)
+                self.usage.by_job.pop(job_id, None)
                 self.conduct.forget(job_id)
                 self.paces.forget(job_id)
                 self.unstarted.forget(job_id)

@@ -43,10 +43,6 @@ class _JobPaces:
         if len(by_class) > 1:  # it stays known once the job has left all classes but one
             self.class_speed = {**self.class_speed, **{name: median(of) for name, of in sorted(by_class.items())}}
 
-    def gone(self, pilot: str) -> None:
-        self.node_class.pop(pilot, None)
-        self.speed.pop(pilot, None)
-
 
 class StragglerHistory:
     """Folds the rates that windows of training carry (`malletrain.wire.messages.Samples.rates`)."""
@@ -69,7 +65,8 @@ class StragglerHistory:
             case kinds.JobCancelled() | kinds.JobCompleted() | kinds.JobFailed():
                 del self._jobs[event.job]
             case kinds.PilotHeld() | kinds.PilotSetAside() | kinds.PilotEnded():
-                job.gone(pilot)
+                job.node_class.pop(pilot, None)
+                job.speed.pop(pilot, None)
             case kinds.ActionIntent(action=LeavePilot(cause=LeaveCause.STRAGGLER)) if event.node:
                 job.resting[event.node] = event.at + REST_S, event.reason
 
