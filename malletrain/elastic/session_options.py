@@ -12,7 +12,7 @@ from malletrain.elastic.gradients.learning_rate import LearningRate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionOptions:
+class Options:
     """The rarer terms of a session.
 
     Attributes:
@@ -49,7 +49,3 @@ class SessionOptions:
     checkpoint_s: float = 600.0
     when_main: Callable[[], object] | None = None
     when_joining: Callable[[int, int], object] | None = None
-
-
-#: As scripts call them: `elastic.Options`.
-Options = SessionOptions
