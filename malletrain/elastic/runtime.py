@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import torch
 
-from malletrain.elastic.comm.background import Background, all_closed
+from malletrain.elastic.comm.background import Background, all_ended
 from malletrain.elastic.comm.carrier import find_carrier
 from malletrain.elastic.comm.group import SoloGroup
 from malletrain.elastic.comm.node_group import LocalRank, NodeGroup, find_local_rank
@@ -646,11 +646,11 @@ def _say_ending(runtime: weakref.ref[Runtime]) -> None:
 
 def _end_process(member: Member) -> None:
     """At exit, close the group while the interpreter is whole: one that is closed after it aborts the process now and
-    then (with two processes a node, in one run of ten). End at once where the usual way fails or takes long: a group
-    that is stuck in an operation aborts the process, and a worker that leaves holds a node that a main job may wait
-    for."""
+    then (with two processes a node, in one run of ten). End at once where a thread does not end, which would do so
+    too; and where a worker leaves: it holds a node that a main job may wait for."""
     member.committer.world.group.abandon()
-    if member.released or not member.pending_groups.give_up(1.0) or not all_closed(1.0):
+    member.pending_groups.give_up()
+    if member.released or not all_ended(1.0):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1 if hasattr(sys, "last_value") else Released.STATUS if member.released else 0)

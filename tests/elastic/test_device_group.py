@@ -17,7 +17,7 @@ import torch
 from malletrain.domain.event import EventKind
 from malletrain.elastic.comm import carrier as carriers
 from malletrain.elastic.comm.authentication import Meeting
-from malletrain.elastic.comm.background import all_closed
+from malletrain.elastic.comm.background import all_ended
 from malletrain.elastic.comm.carrier import DeviceCarrier, find_carrier
 from malletrain.elastic.comm.device_group import DeviceGroup, PairedGroup
 from malletrain.elastic.comm.group import Group
@@ -83,7 +83,7 @@ def test_an_operation_that_an_abort_completed_is_not_taken_for_done() -> None:
         return "refused"
 
     assert run(2, act) == ["refused"] * 2
-    assert all_closed(10.0)
+    assert all_ended(10.0)
 
 
 def test_the_event_comes_before_the_flag_is_looked_at() -> None:

@@ -17,7 +17,7 @@ import torch
 import torch.distributed
 
 from malletrain.elastic.comm.authentication import MAC_BYTES, NONCE_BYTES, Meeting, mac
-from malletrain.elastic.comm.background import close_behind
+from malletrain.elastic.comm.background import BackgroundThread
 from malletrain.elastic.comm.group import Group, SoloGroup, Work, abandoned
 from malletrain.elastic.comm.peer_store import PeerStore, first_line
 from malletrain.elastic.errors import PeerLost
@@ -63,7 +63,7 @@ def make_group(meeting: Meeting, rank: int, size: int, host: str, timeout: timed
         prove_pairs(group, rank, size, meeting, part, held)
     except PeerLost:
         del group
-        close_behind(held.clear, "close-group")
+        BackgroundThread(held.clear, "close-group")
         raise
     return GlooGroup(group, rank, size)
 
@@ -98,7 +98,7 @@ class GlooGroup:
             return
         held = [self._pending, self._group]
         self._group, self._pending = None, []
-        close_behind(held.clear, "close-group")
+        BackgroundThread(held.clear, "close-group")
 
     def _call(self, call: Callable[[Any], Any]) -> Any:
         group = self._group  # another thread may abandon it meanwhile

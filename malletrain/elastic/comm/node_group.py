@@ -12,13 +12,12 @@ crosses between nodes once, however many processes a node has, over as many conn
 from __future__ import annotations
 
 import queue
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
-from malletrain.elastic.comm.background import Task
+from malletrain.elastic.comm.background import BackgroundThread, Task
 from malletrain.elastic.comm.group import Group, SoloGroup, Work, abandoned
 from malletrain.elastic.errors import ElasticError, PeerLost
 
@@ -77,7 +76,7 @@ class NodeGroup:
         # One thread runs all operations in the order of their calls. That order is the same on every member, so no
         # two members ever wait for each other in different operations.
         self._calls: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
-        threading.Thread(target=self._run, name="malletrain-node", daemon=True).start()
+        BackgroundThread(self._run, "node")
 
     def all_reduce(self, tensor: torch.Tensor) -> Work:
         if self._abandoned:

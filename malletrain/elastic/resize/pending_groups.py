@@ -103,14 +103,11 @@ class PendingGroups:
                     build.cancelled = True
                     build.drop()
 
-    def give_up(self, seconds: float) -> bool:
-        """Give up every group that is being made. Returns whether all threads end within `seconds`."""
+    def give_up(self) -> None:
+        """Give up every group that is being made."""
         with self._lock:
-            builds = list(self._builds.values())
-        end = time.monotonic() + seconds
-        for build in builds:
-            build.cancelled = True
-        return all(build.is_over(max(0.0, end - time.monotonic())) for build in builds)
+            for build in self._builds.values():
+                build.cancelled = True
 
     def _build(self, plan: messages.Plan, make: MakeGroup) -> _Build:
         """One for each plan, whether the training thread or the link's asks first."""
