@@ -88,7 +88,7 @@ def agree(runtime: Runtime, value: float, how: How) -> float | bool:
         """A row for values, and one for weights, with a column a member."""
         world = runtime.committer.world
         rows = torch.zeros(2, world.size, dtype=torch.float64)
-        rows[:, world.rank] = torch.tensor([value, runtime.weight], dtype=torch.float64)
+        rows[:, world.rank] = torch.tensor([value, runtime.reducer.weight], dtype=torch.float64)
         return rows
 
     values, weights = _sum(runtime, table)

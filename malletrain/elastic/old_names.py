@@ -9,8 +9,7 @@ from typing import Any
 
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.evaluate import all_reduce
-from malletrain.elastic.runtime import Runtime
-from malletrain.elastic.session_options import Options
+from malletrain.elastic.runtime import Options, Runtime
 from malletrain.elastic.step import Step
 
 #: What is said now in place of an attribute of a session; those that are in its `info` now go by the same name.

@@ -20,7 +20,7 @@ import torch
 
 from malletrain.elastic.comm.background import Background, all_ended
 from malletrain.elastic.comm.carrier import find_carrier
-from malletrain.elastic.comm.group import SoloGroup
+from malletrain.elastic.comm.group import Group, SoloGroup
 from malletrain.elastic.comm.node_group import LocalRank, NodeGroup, find_local_rank
 from malletrain.elastic.comm.static_rendezvous import RENDEZVOUS_TIMEOUT, environment_world, step_host
 from malletrain.elastic.comm.world_group import require_one_carrier, with_device
@@ -34,6 +34,7 @@ from malletrain.elastic.data.virtual_shards import VirtualShards
 from malletrain.elastic.equality import Equality, judge, synced_layers
 from malletrain.elastic.errors import ElasticError, JobOver, PeerLost, Released, SessionOver
 from malletrain.elastic.gradients.batch_gather import BatchGather
+from malletrain.elastic.gradients.learning_rate import LearningRate
 from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.gradients.sync_batchnorm import SyncBatchNormLayers
 from malletrain.elastic.invariants.agreement import RoundKind
@@ -48,7 +49,6 @@ from malletrain.elastic.resize.lifecycle import WorkerLifecycle
 from malletrain.elastic.resize.member import Member
 from malletrain.elastic.resize.reconfigure import Reconfigurer
 from malletrain.elastic.resize.state_recovery import StateRecovery
-from malletrain.elastic.session_options import Options
 from malletrain.elastic.state.buffer_copies import BufferCopies
 from malletrain.elastic.state.checkpoint_store import (
     Checkpointing,
@@ -65,6 +65,46 @@ log = logging.getLogger("malletrain.elastic")
 
 #: How long a worker waits for the final state of a session that the others have ended.
 FINAL_STATE_PATIENCE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What few sessions need: `Session(..., options=elastic.Options(...))`.
+
+    Attributes:
+        order: called with an epoch; returns every index of the data set once, the same on every worker: a list of
+            indices, or of batches, each a list of at most `batch_size` indices. For batches of samples of similar
+            length, or a curriculum. Default: a random order, or with `shuffle=False` as they lie.
+        learning_rate: how the learning rate follows a batch that changes. Default: it does not.
+        noise_scale: whether to measure the gradient noise scale. Default: if the batch may change.
+        loaders: number of processes that load batches ahead. Default: batches are loaded between steps.
+        additive_loss: whether the loss is a mean or sum of one term a sample. Pass False for contrastive losses,
+            which compare samples of a batch, and for others that are no such sum (a root of a mean).
+        must_be_finite: whether gradients that are nan or infinite raise an error that names the worker. Default: yes,
+            unless a tracked `GradScaler` expects them.
+        world: outside a pilot, the group of the processes that were started together (`elastic.environment_world`,
+            `elastic.mpi_world`). Default: this process trains alone.
+        checkpoint_dir: where to save the state while the job has no nodes. Default: `.malletrain/JOB` in the
+            directory of submission.
+        checkpoint_s: seconds between checkpoints, which are written while training goes on and used if all nodes are
+            lost at once. (When nodes are given back in order, the state is saved in any case.)
+        when_main: called when this worker becomes the main one, for example to open a log file.
+        when_joining: called with epoch and step on a worker that joins, or resumes, a training that has begun, before
+            its first step: for what the script did in earlier epochs and the training state does not hold, such as a
+            stage of the data set. (Which parameters are trained, and their groups in optimizers, it is given.)
+    """
+
+    order: Callable[[int], Sequence[Any]] | None = None
+    learning_rate: LearningRate | None = None
+    noise_scale: bool | None = None
+    loaders: int = 0
+    additive_loss: bool = True
+    must_be_finite: bool | None = None
+    world: Group | None = None
+    checkpoint_dir: str | os.PathLike[str] | None = None
+    checkpoint_s: float = 600.0
+    when_main: Callable[[], object] | None = None
+    when_joining: Callable[[int, int], object] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +133,6 @@ class Runtime:
         settings: Settings,
     ) -> None:
         environ, mean = os.environ, settings.reduction == "mean"
-        self.mean = mean
         self._stages, self._begins_at = dict[str, float](), time.monotonic()  #: seconds of the start, by part
         self._settings = settings
         local_rank = find_local_rank(environ) if settings.world is None else LocalRank()
@@ -104,7 +143,6 @@ class Runtime:
         self.load_s = 0.0
         self.joined = False  #: whether training has begun
         self.calls = 0  #: collective calls of the script since the last step
-        self.weight = 0.0  #: what this worker's part of the last step counts: samples, or what the script said
         self.left_by = ""  #: the exception that has left the block of a step
         self._said_end = False
         self.passed = False  #: whether this worker passes over the session, which the others have ended
@@ -215,12 +253,12 @@ class Runtime:
             dataset=None if changes is None else lambda: changes.digest,
         )
         shards = settings.virtual_shards
-        self.shards = VirtualShards(shards, model, self.reducer, settings.seed, mean) if shards else None
-        self.norms = SyncBatchNormLayers(norms, self.committer, self.reducer, mean) if norms else None
+        self.shards = VirtualShards(shards, model, self.reducer, settings.seed) if shards else None
+        self.norms = SyncBatchNormLayers(norms, self.committer, self.reducer) if norms else None
         rounds = self.invariants.agreement.open
         opens = [functools.partial(rounds, kind) for kind in (RoundKind.STEP, RoundKind.GATHER, RoundKind.COUNT)]
         self.reducer.open_pass = opens[0]
-        self.gathers = BatchGather(self.committer, self.reducer, opens[1], opens[2], mean=mean, sharded=bool(shards))
+        self.gathers = BatchGather(self.committer, self.reducer, opens[1], opens[2], sharded=bool(shards))
         self.streams = StreamBatches(stream_sampler, reader, positions, self.reducer) if streams is not None else None
         self._batch_loader: BatchLoader | StreamBatches = self.streams or BatchLoader(
             sampler, sample_loader, self.shards, settings.loaders

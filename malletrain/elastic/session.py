@@ -31,8 +31,7 @@ from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.evaluate import How, agree, all_reduce, evaluate
 from malletrain.elastic.launch.worker_start import as_module, as_optimizers
 from malletrain.elastic.old_names import old_attribute, with_old_arguments
-from malletrain.elastic.runtime import Runtime, Settings
-from malletrain.elastic.session_options import Options
+from malletrain.elastic.runtime import Options, Runtime, Settings
 from malletrain.elastic.state.shared_values import SharedValues
 from malletrain.elastic.state.training_state import Stateful
 from malletrain.elastic.step import Step

@@ -54,13 +54,12 @@ class Step:
         if self._backwards > 1:
             self.keep_state()  # the first pass's optimizer step is undone if a later pass is aborted
         if r.shards is not None:
-            r.shards.begin(share.batch, r.position.step)
+            r.shards.begin(r.position.step)
         counts = share.weight if weight is None or not share.weight else weight
-        r.weight = float(counts)
         if r.norms is not None:
-            r.norms.begin(counts, share.batch, max(1, share.weight))
-        r.gathers.begin(counts, share.batch, share.weight)
-        r.reducer.arm(counts, share.batch, self._commit, self._backwards)
+            r.norms.begin()
+        r.gathers.begin()
+        r.reducer.arm(counts, share.batch, self._commit, self._backwards, share.weight)
         r.lifecycle.step_began = self._began
         return self
 
@@ -128,9 +127,6 @@ class Step:
         r.lifecycle.step_began = None
         made = self._backwards - r.reducer.passes_left
         r.reducer.disarm()
-        r.gathers.end()
-        if r.norms is not None:
-            r.norms.end()
         if isinstance(error, StepRepeated | Aborted):
             if self._copy is not None:
                 r.state.restore(*self._copy)

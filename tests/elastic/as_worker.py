@@ -45,7 +45,7 @@ SIGNALS = {"freeze": signal.SIGSTOP, "kill": signal.SIGKILL, "term": signal.SIGT
 #: Where trouble can come: what is called there.
 PLACES: dict[str, tuple[ModuleType | type, str]] = {
     "rehearsal": (worker_start, "_call"),
-    "warm": (worker_start, "stages"),
+    "warm": (worker_start.PilotContext, "wait_warm"),
     "build": (reconfigure, "make_world_group"),
     "roll": (state_recovery.StateRecovery, "recover"),
     "give": (state_recovery, "send_state"),

@@ -41,11 +41,10 @@ def gradient_of(shares: list[int], *, mean: bool) -> Callable[[Group], list[torc
         committer = StepCommitter(Calm())
         committer.world = TrainingWorld(1, tuple(f"w{rank}" for rank in range(group.size)), group)
         reducer = GradientReducer([("p", parameter)], committer, mean=mean)
-        gathers = BatchGather(committer, reducer, lambda _: None, lambda _: None, mean=mean, sharded=False)
+        gathers = BatchGather(committer, reducer, lambda _: None, lambda _: None, sharded=False)
         begin, many = sum(shares[: group.rank]), shares[group.rank]
         part = slice(begin, begin + many) if many else slice(0, 1)
         reducer.arm(many, len(SAMPLES), lambda outcome: None)
-        gathers.begin(many, len(SAMPLES), many)
         energies = (parameter[0] * SAMPLES[part] - 1).square()
         forces = ((parameter[1] + parameter[0]) * SAMPLES[part]).exp() * ATOMS[part]
         (gathers.mean(energies, len(energies)) + 3 * gathers.mean(forces, float(ATOMS[part].sum()))).backward()

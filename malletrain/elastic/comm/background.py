@@ -19,7 +19,7 @@ class BackgroundThread(threading.Thread):
 
 
 def all_ended(seconds: float) -> bool:
-    """Wait for at most `seconds` until every `BackgroundThread` has ended; return whether they all have. A daemon thread
+    """Wait for at most `seconds` until every `BackgroundThread` has ended; return whether all have. A daemon thread
     that comes back from C++ as the interpreter ends is unwound, for which the C++ runtime aborts the process."""
     end = time.monotonic() + seconds
     threads = [each for each in threading.enumerate() if isinstance(each, BackgroundThread)]
