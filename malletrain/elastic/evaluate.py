@@ -113,6 +113,7 @@ def all_reduce(runtime: Runtime, tensor: torch.Tensor) -> torch.Tensor:
 def _sum(runtime: Runtime, make_table: Callable[[], torch.Tensor]) -> torch.Tensor:
     if runtime.share is not None:
         raise ElasticError("call s.agree() after the `with s.step():` block, not inside it")
+    runtime.join()
     if runtime.committer.world.size == 1:
         return make_table()
     runtime.calls += 1
