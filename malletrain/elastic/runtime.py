@@ -14,7 +14,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import torch
 
@@ -40,7 +40,14 @@ from malletrain.elastic.gradients.sync_batchnorm import SyncBatchNormLayers
 from malletrain.elastic.invariants.agreement import RoundKind
 from malletrain.elastic.invariants.invariants import Invariants
 from malletrain.elastic.launch import hang_watch, job_sessions, worker_start
-from malletrain.elastic.launch.failure_report import ENDED, FLUSH_TIMEOUT_S, FailureReporter, before_immediate_end
+from malletrain.elastic.launch.failure_report import (
+    ENDED,
+    FLUSH_TIMEOUT_S,
+    MAX_TEXT_CHARACTERS,
+    before_immediate_end,
+    report_uncaught,
+    text_of,
+)
 from malletrain.elastic.link import standalone_record
 from malletrain.elastic.link.daemon_link import END_PATIENCE_S, Link
 from malletrain.elastic.link.local_group import Follower
@@ -144,7 +151,7 @@ class Runtime:
         self.joined = False  #: whether training has begun
         self.calls = 0  #: collective calls of the script since the last step
         self.left_by = ""  #: the exception that has left the block of a step
-        self._said_end = False
+        self._said_end = self._reported = False
         self.passed = False  #: whether this worker passes over the session, which the others have ended
         self.finished = False
         self._kept_final = self._completed = False
@@ -298,11 +305,8 @@ class Runtime:
             self.invariants.agreement,
             in_pilot=pilot is not None,
         )
-        self.failures = FailureReporter(
-            lambda: self.member.worker, lambda: self.position.step, self._keep_state, self._send_failure
-        )
         if pilot is not None:
-            self.failures.install()
+            report_uncaught(self.report_failure)
         worker_start.on_terminate(self.lifecycle.terminated)
         atexit.unregister(_end_process)
         atexit.register(_end_process, self.member)
@@ -563,9 +567,7 @@ class Runtime:
             "it is not over, goes on from it",
             why,
         )
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(1)
+        _end_at_once(1)
 
     def keep_tracked(self) -> None:
         """A step is to be repeated: the script's code after its block runs now, and once more after the repetition.
@@ -648,7 +650,7 @@ class Runtime:
             if self.position.step:
                 log.warning("after step %d %s", self.position.step, ENDED)
         else:
-            self.failures.report_end(whole=self.share is None)
+            self._report(ENDED, keep=self.share is None)
 
     def _keep_state(self) -> None:
         """Save the state as the script fails, on the worker that writes checkpoints."""
@@ -664,8 +666,21 @@ class Runtime:
             job = os.environ.get("MALLETRAIN_JOB", "")
             log.warning("the state after step %d is kept in %s: mtbatch --resume=%s", self.position.step, saved, job)
 
-    def _send_failure(self, failure: messages.Message) -> None:
-        """Deliver the report of a failure: also before this worker has joined, when it has no link yet."""
+    def report_failure(self, error: BaseException, *, whole: bool = True) -> None:
+        """Report the exception that ends the script. `whole`: whether the training state is that of a step: not
+        between a commit and the end of its step."""
+        if text := text_of(error):
+            self._report(text, keep=whole and not isinstance(error, ElasticError))  # which says that it is wrong
+
+    def _report(self, text: str, *, keep: bool) -> None:
+        """Save the state if it is to be kept, and deliver the report of a failure, the first one only: also before
+        this worker has joined, when it has no link yet."""
+        if self._reported:
+            return
+        self._reported = True
+        if keep:
+            self._keep_state()
+        failure = messages.Failed(self.position.step, f"{self.member.worker}: {text}"[:MAX_TEXT_CHARACTERS])
         if self.member.link is None and self.pilot is not None and not self.joined:
             with contextlib.suppress(WireError):  # the exception itself is on standard error
                 self.pilot.report(failure)
@@ -689,6 +704,10 @@ def _end_process(member: Member) -> None:
     member.committer.world.group.abandon()
     member.pending_groups.give_up()
     if member.released or not all_ended(1.0):
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(1 if hasattr(sys, "last_value") else Released.STATUS if member.released else 0)
+        _end_at_once(1 if hasattr(sys, "last_value") else Released.STATUS if member.released else 0)
+
+
+def _end_at_once(status: int) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 import torch
 
@@ -15,6 +15,7 @@ from malletrain.elastic.comm.step_commit import StepOutcome
 from malletrain.elastic.data.random_seeds import seed_all
 from malletrain.elastic.data.sampler import mix
 from malletrain.elastic.errors import Aborted, ElasticError, LayoutChanged, StepRepeated
+from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.runtime import Runtime
 
 
@@ -68,18 +69,11 @@ class Step:
         if self._copy is None:
             self._copy = self._runtime.state.copy()
 
-    @contextmanager
-    def accumulate(self) -> Iterator[None]:
+    def accumulate(self) -> AbstractContextManager[None]:
         """A context manager around every backward pass but the last: gradients add up locally."""
-        reducer = self._runtime.reducer
-        before, reducer.accumulating = reducer.accumulating, True
-        try:
-            yield
-        finally:
-            reducer.accumulating = before
+        return _set(self._runtime.reducer, "accumulating")
 
-    @contextmanager
-    def inner_loop(self) -> Iterator[None]:
+    def inner_loop(self) -> AbstractContextManager[None]:
         """A context manager around what adapts a copy of the model to one sample (a task), as in MAML and Reptile.
         Enter it once for each of this worker's samples:
 
@@ -92,14 +86,9 @@ class Step:
         learns from the copies follows as its `backward()`, a loss or, where gradients are known already,
         `torch.autograd.backward(list(model.parameters()), gradients)`. Raises `ElasticError`: it is called outside
         the step; or inside, `backward()` reaches the session's model, or an optimizer changes it."""
-        reducer = self._runtime.reducer
         if self._runtime.share is None:
             raise ElasticError("step.inner_loop() belongs inside `with s.step() as step:`")
-        before, reducer.adapting = reducer.adapting, True
-        try:
-            yield
-        finally:
-            reducer.adapting = before
+        return _set(self._runtime.reducer, "adapting")
 
     def _commit(self, outcome: StepOutcome) -> None:
         """Called at the end of backward: every member has the sums, or will get them, so the step stands."""
@@ -143,7 +132,7 @@ class Step:
             r.left_by = f"{type(error).__name__}: {error}"
             if not r.committed:
                 r.buffer_copies.restore()
-            r.failures.report(error, whole=not made and not r.committed)
+            r.report_failure(error, whole=not made and not r.committed)
             return False
         if not r.committed or share is None:
             if self._backwards > 1:
@@ -165,3 +154,13 @@ class Step:
         parts = {"data": r.load_s, "compute": computed, "sync": waited}
         r.meter.step(r.committer.world.nodes, self._taken, r.position.step, r.position.samples, parts)
         return False
+
+
+@contextmanager
+def _set(reducer: GradientReducer, flag: Literal["accumulating", "adapting"]) -> Iterator[None]:
+    before = getattr(reducer, flag)
+    setattr(reducer, flag, True)
+    try:
+        yield
+    finally:
+        setattr(reducer, flag, before)

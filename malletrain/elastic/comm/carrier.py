@@ -15,6 +15,7 @@ import torch.distributed
 
 from malletrain.elastic.comm.background import BackgroundThread
 from malletrain.elastic.comm.device_group import QUERY_INTERVAL_S, Collectives
+from malletrain.elastic.comm.gloo_group import OPERATION_TIMEOUT
 from malletrain.elastic.comm.peer_store import first_line
 from malletrain.elastic.errors import ElasticError, PeerLost
 
@@ -25,9 +26,6 @@ _dist: Any = torch.distributed
 
 #: Streams with a lower number go first.
 HIGH_PRIORITY = -1
-
-#: NCCL's own limit on an operation. Callers wait in short slices, and the daemon says who is gone.
-OPERATION_TIMEOUT = timedelta(hours=2)
 
 #: Limit on the communicator of one process that loads NCCL.
 LOAD_LIMIT = timedelta(seconds=60)

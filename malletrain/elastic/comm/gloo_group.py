@@ -25,7 +25,8 @@ from malletrain.elastic.errors import PeerLost
 #: Much of what is needed here is exported without types.
 _dist: Any = torch.distributed
 
-#: Gloo's own limit on a collective: longer than any step or evaluation on one rank. Callers wait in short slices.
+#: Gloo's own limit on a collective, and NCCL's: longer than any step or evaluation on one rank. Callers wait in short
+#: slices, and the daemon says who is gone.
 OPERATION_TIMEOUT = timedelta(hours=2)
 
 #: Limit on a message of at most 64 MiB between two peers.
