@@ -233,12 +233,6 @@ def test_a_checkpoint_that_lacks_a_part_is_refused_with_what_to_do(tmp_path: Pat
         checkpoints.load(state())
 
 
-def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "c").write_text("a file")
-    with pytest.raises(ElasticError, match=r"c/step-1: the state cannot be saved: "):
-        CheckpointStore(tmp_path / "c").save(state(1))
-
-
 @pytest.mark.parametrize(
     ("value", "kind"),
     [
