@@ -164,8 +164,8 @@ class Pod:
 
     def spawn(self, url: str, task: int, script: Sequence[str], restart: int = 0, **environ: str) -> None:
         if self.places > 1 and "LOCAL_RANK" not in environ:
-            for place in range(self.places):
-                local = {"LOCAL_RANK": str(place), "LOCAL_WORLD_SIZE": str(self.places)}
+            for number in range(self.places):
+                local = {"LOCAL_RANK": str(number), "LOCAL_WORLD_SIZE": str(self.places)}
                 self.spawn(url, task, script, restart, **local, **environ)
             return
         env = self._environment(url, task) | {

@@ -163,14 +163,10 @@ def grow(directory: Path, first: int, *more: str) -> dict[str, Any]:
     """A job grows by one worker, to its end; what was found of its script."""
     options = ["--epochs", EPOCHS, "--step-seconds", "0.1", "--slow-until", str(directory / "go"), *more]
     with running(directory, JobTerms(undecided=True, checked="0123")) as (daemon, pod):
-        for task in range(first):
-            pod.spawn(daemon.url, task, [SCRIPT, *options])
-        daemon.wait_world(range(first))
-        pod.spawn(daemon.url, first, [SCRIPT, *options])
-        daemon.wait_world(range(first + 1))
+        pod.begin(daemon, range(first), [SCRIPT, *options])
+        pod.grow(daemon, (first,), [SCRIPT, *options])
         daemon.wait_seen(EventKind.SCRIPT_CHECKED)
-        (directory / "go").touch()
-        assert [pod.wait(task) for task in range(first + 1)] == [0] * (first + 1)
+        pod.finish(*range(first + 1))
         assert not daemon.seen(EventKind.WORKER_LOST)
         found = daemon.told(EventKind.SCRIPT_CHECKED)
     assert len(found) == 1
