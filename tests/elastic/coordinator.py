@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from malletrain.domain.decision import LeaveCause, LeavePilot
-from malletrain.domain.errors import Refused
 from malletrain.domain.event import Event, EventKind
 from malletrain.loop.membership.next_world import JobTerms, LastWorlds
 from malletrain.loop.membership.state import MembershipSettings
@@ -37,12 +36,6 @@ def outside_slurm(**more: str) -> dict[str, str]:
     """The environment of a process that finds this checkout and knows of no job, and `more`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MALLETRAIN"))}
     return kept | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
-
-
-def authenticate(credential: str) -> int:
-    if credential != SECRET:
-        raise Refused("wrong credential")
-    return os.getuid()
 
 
 class Coordinator(LocalCoordinator):
