@@ -93,12 +93,9 @@ class Step:
     def _commit(self, outcome: StepOutcome) -> None:
         """Called at the end of backward: every member has the sums, or will get them, so the step stands."""
         r = self._runtime
-        share = r.share
-        if share is None:
-            raise ElasticError("a step was committed outside `with s.step():`: a fault of malletrain")
         r.lifecycle.step_began = None
         r.position.step += 1
-        self._taken = share.batch if r.streams is None else r.streams.taken
+        self._taken = r.reducer.batch if r.streams is None else r.streams.taken
         r.position.cursor += self._taken
         r.position.samples += self._taken
         r.committed = True

@@ -165,17 +165,12 @@ def _exchange(group: Any, messages: dict[int, bytes], size: int, end: float, hel
     sent = {peer: torch.frombuffer(bytearray(message), dtype=torch.uint8) for peer, message in messages.items()}
     received = {peer: torch.zeros(size, dtype=torch.uint8) for peer in messages}
     held += [sent, received]
-    works = [_start(lambda p=peer: group.recv([received[p]], p, _TAG)) for peer in messages]  # type: ignore[misc]
-    works += [_start(lambda p=peer: group.send([sent[p]], p, _TAG)) for peer in messages]  # type: ignore[misc]
-    held += works
-    for work in works:
-        left = timedelta(seconds=max(0.001, end - time.monotonic()))
-        _start(lambda work=work, left=left: work.wait(left))  # type: ignore[misc]
-    return {peer: tensor.numpy().tobytes() for peer, tensor in received.items()}
-
-
-def _start(call: Callable[[], Any]) -> Any:
     try:
-        return call()
+        works = [group.recv([received[peer]], peer, _TAG) for peer in messages]
+        works += [group.send([sent[peer]], peer, _TAG) for peer in messages]
+        held += works
+        for work in works:
+            work.wait(timedelta(seconds=max(0.001, end - time.monotonic())))
     except RuntimeError as error:
         raise PeerLost(f"a peer has not proven itself: {str(error).splitlines()[0][-200:]}") from error
+    return {peer: tensor.numpy().tobytes() for peer, tensor in received.items()}

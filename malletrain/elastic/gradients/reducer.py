@@ -103,7 +103,7 @@ class GradientReducer:
         self.first_arrived: Callable[[torch.Tensor], None] = lambda _: None
         self._scales = False
         self._hooks: list[Any] = []
-        self._flats: list[torch.Tensor] | None = None  #: the buffers that are summed, one a bucket
+        self._flats: list[torch.Tensor] = []  #: the buffers that are summed, one a bucket, once they are needed
         self.lay_out(parameters)
         self.is_armed = self.is_closed = False
         self._running = False
@@ -144,7 +144,7 @@ class GradientReducer:
         self._devices = list({bucket.device for bucket in self._buckets})
         #: The number of each parameter's bucket.
         self._home = {index: number for number, bucket in enumerate(self._buckets) for index in bucket.members}
-        self._flats = None
+        self._flats = []
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._hook(index))
             for index, parameter in enumerate(self.parameters)
@@ -229,7 +229,7 @@ class GradientReducer:
     def reset_after_abort(self) -> None:
         """Discard the gradients of an aborted round. Operations in progress may still write to its buffers, so these
         are not used again."""
-        self._flats = None
+        self._flats = []
         self.disarm()
         for parameter in self.parameters:
             parameter.grad = None
@@ -335,7 +335,7 @@ class GradientReducer:
         for bucket in self._buckets:
             bucket.missing = len(bucket.members)
             self._check_place(bucket)
-        if not self._alone and self._flats is None:
+        if not self._alone and not self._flats:
             self._flats = [each.buffer() for each in self._buckets]
         if not self._alone:
             self.open_pass(self._pass)
@@ -358,8 +358,6 @@ class GradientReducer:
 
     def _launch(self) -> None:
         """Weight the next bucket's gradients and start to sum them."""
-        if self._flats is None:
-            raise ElasticError("a gradient arrived outside a step")
         bucket, flat = self._buckets[self._launched], self._flats[self._launched]
         self._refuse_sparse(bucket.members)
         factor = self.factor_of(self.weight) if self._scale is None else float(self.weight > 0)

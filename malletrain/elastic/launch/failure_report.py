@@ -25,15 +25,10 @@ ENDED = (
 #: How long the process waits for the daemon to have the report.
 FLUSH_TIMEOUT_S = 2.0
 
-_LIBRARIES = tuple(
-    str(Path(path)) + "/"
-    for path in (
-        Path(malletrain.__file__).parent,
-        sysconfig.get_paths()["stdlib"],
-        sysconfig.get_paths()["purelib"],
-        sysconfig.get_paths()["platlib"],
-    )
-)
+#: This package's folder.
+HOUSE = str(Path(malletrain.__file__).parent) + "/"
+
+_LIBRARIES = (HOUSE, *(f"{sysconfig.get_path(kind)}/" for kind in ("stdlib", "purelib", "platlib")))
 
 _before_end: list[Callable[[], None]] = []
 
