@@ -50,7 +50,7 @@ class Retention:
 
     #: Then windows of training and reported figures are merged by the hour. A job that reports every 3 s makes 28,800
     #: a day; what is learnt goes by the last 32 of each size (`malletrain.learn.samples`).
-    windows_s: float = 2 * 3600.0
+    windows_s: float = 3600.0
     notes_s: float = 30 * DAY_S  #: then decisions, refusals, holes and node counts are deleted
     #: After its end a job's events are deleted; its row and usage stay. Budgets go by calendar months.
     jobs_s: float = 60 * DAY_S
