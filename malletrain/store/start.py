@@ -1,4 +1,4 @@
-"""What a start reads of the journal: of a long one not every event, since each takes some 20 us to fold.
+"""What a start reads of the journal: of a long one not every event, since each takes some 40 us to read and fold.
 
 The newest events are read, all of jobs that were not over before these, and of jobs that were what outlives them:
 what some of them have measured, what their accounts have used (by the table of stays), and how main jobs fared.
