@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from malletrain.elastic.gradients.learning_rate import LearningRate as LearningRate
     from malletrain.elastic.gradients.sync_batchnorm import sync_batchnorm as sync_batchnorm
     from malletrain.elastic.items import Items as Items
+    from malletrain.elastic.runtime import Options as Options
     from malletrain.elastic.session import Session as Session
-    from malletrain.elastic.session_options import Options as Options
 
 #: Environment variable: the descriptor from which the script's process reads the daemon's welcome, a secret.
 WELCOME_FD = "MALLETRAIN_WELCOME_FD"
@@ -36,7 +36,7 @@ _HOMES = {
     "ElasticError": "malletrain.elastic.errors",
     "Items": "malletrain.elastic.items",
     "LearningRate": "malletrain.elastic.gradients.learning_rate",
-    "Options": "malletrain.elastic.session_options",
+    "Options": "malletrain.elastic.runtime",
     "Session": "malletrain.elastic.session",
     "Streams": "malletrain.elastic.data.streams",
     "ddp": "malletrain.elastic.adapters.ddp",

@@ -88,7 +88,7 @@ def agree(runtime: Runtime, value: float, how: How) -> float | bool:
         """A row for values, and one for weights, with a column a member."""
         world = runtime.committer.world
         rows = torch.zeros(2, world.size, dtype=torch.float64)
-        rows[:, world.rank] = torch.tensor([value, runtime.weight], dtype=torch.float64)
+        rows[:, world.rank] = torch.tensor([value, runtime.reducer.weight], dtype=torch.float64)
         return rows
 
     values, weights = _sum(runtime, table)
@@ -113,6 +113,7 @@ def all_reduce(runtime: Runtime, tensor: torch.Tensor) -> torch.Tensor:
 def _sum(runtime: Runtime, make_table: Callable[[], torch.Tensor]) -> torch.Tensor:
     if runtime.share is not None:
         raise ElasticError("call s.agree() after the `with s.step():` block, not inside it")
+    runtime.join()
     if runtime.committer.world.size == 1:
         return make_table()
     runtime.calls += 1

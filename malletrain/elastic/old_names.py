@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.evaluate import all_reduce
-from malletrain.elastic.runtime import Runtime
-from malletrain.elastic.session_options import Options
+from malletrain.elastic.runtime import Options, Runtime
 from malletrain.elastic.step import Step
 
-#: What is said now in place of an attribute of a session; those that are in its `info` now go by the same name.
-NEW_NAMES = {
-    "when_main": "Session(..., options=elastic.Options(when_main=callback))",
-    "when_joining": "Session(..., options=elastic.Options(when_joining=callback))",
-    "join": "`epochs = s.epochs(n)`, which enters the world at once",
-    "shards": "`for part in batch:`",
-    "accumulate": "`with s.step() as step:` and in it `with step.accumulate():`",
-    "inner_loop": "`with s.step() as step:` and in it `with step.inner_loop():`",
-    "all_reduce": 's.agree(tensor, "sum")',
-    "model": "the model that the session was given",
-    "decay": "of_reference ** (s.info.batch_size / reference_batch)",
+#: What is said now in place of an attribute of a session, and what that was; those that are in its `info` now go by
+#: the same name.
+NEW_NAMES: dict[str, tuple[str, Callable[[Runtime], Any]]] = {
+    "when_main": ("Session(..., options=elastic.Options(when_main=callback))", lambda r: r.when_main.append),
+    "when_joining": ("Session(..., options=elastic.Options(when_joining=callback))", lambda r: r.when_joining.append),
+    "join": ("`epochs = s.epochs(n)`, which enters the world at once", lambda r: r.join),
+    "shards": ("`for part in batch:`", lambda r: iter),
+    "accumulate": (
+        "`with s.step() as step:` and in it `with step.accumulate():`",
+        lambda r: lambda: Step(r, None, 1).accumulate(),
+    ),
+    "inner_loop": (
+        "`with s.step() as step:` and in it `with step.inner_loop():`",
+        lambda r: lambda: Step(r, None, 1).inner_loop(),
+    ),
+    "all_reduce": ('s.agree(tensor, "sum")', lambda r: functools.partial(all_reduce, r)),
+    "model": ("the model that the session was given", lambda r: r.model),
+    "decay": (
+        "of_reference ** (s.info.batch_size / reference_batch)",
+        lambda r: lambda rate: rate ** (r.session_batch.lr_scaling.batch / r.session_batch.rule.reference),
+    ),
 }
 
 
@@ -34,22 +44,9 @@ def old_attribute(session: Any, runtime: Runtime, name: str) -> Any:
         return getattr(session.info, name)
     if name not in NEW_NAMES:
         raise AttributeError(f"{type(session).__name__!r} object has no attribute {name!r}")
-    _warn(f"s.{name}", NEW_NAMES[name])
-    if name == "all_reduce":
-        runtime.join()
-    batch = runtime.session_batch
-    old = {
-        "when_main": runtime.when_main.append,
-        "when_joining": runtime.when_joining.append,
-        "join": runtime.join,
-        "shards": iter,
-        "accumulate": lambda: Step(runtime, None, 1).accumulate(),
-        "inner_loop": lambda: Step(runtime, None, 1).inner_loop(),
-        "all_reduce": lambda tensor: all_reduce(runtime, tensor),
-        "model": runtime.model,
-        "decay": lambda of_reference: of_reference ** (batch.lr_scaling.batch / batch.rule.reference),
-    }
-    return old[name]
+    new, value_of = NEW_NAMES[name]
+    _warn(f"s.{name}", new)
+    return value_of(runtime)
 
 
 def with_old_arguments(options: Options | None, arguments: Mapping[str, Any]) -> Options:

@@ -14,13 +14,13 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import torch
 
-from malletrain.elastic.comm.background import Background, all_closed
+from malletrain.elastic.comm.background import Background, all_ended
 from malletrain.elastic.comm.carrier import find_carrier
-from malletrain.elastic.comm.group import SoloGroup
+from malletrain.elastic.comm.group import Group, SoloGroup
 from malletrain.elastic.comm.node_group import LocalRank, NodeGroup, find_local_rank
 from malletrain.elastic.comm.static_rendezvous import RENDEZVOUS_TIMEOUT, environment_world, step_host
 from malletrain.elastic.comm.world_group import require_one_carrier, with_device
@@ -34,12 +34,20 @@ from malletrain.elastic.data.virtual_shards import VirtualShards
 from malletrain.elastic.equality import Equality, judge, synced_layers
 from malletrain.elastic.errors import ElasticError, JobOver, PeerLost, Released, SessionOver
 from malletrain.elastic.gradients.batch_gather import BatchGather
+from malletrain.elastic.gradients.learning_rate import LearningRate
 from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.gradients.sync_batchnorm import SyncBatchNormLayers
 from malletrain.elastic.invariants.agreement import RoundKind
 from malletrain.elastic.invariants.invariants import Invariants
 from malletrain.elastic.launch import hang_watch, job_sessions, worker_start
-from malletrain.elastic.launch.failure_report import ENDED, FLUSH_TIMEOUT_S, FailureReporter, before_immediate_end
+from malletrain.elastic.launch.failure_report import (
+    ENDED,
+    FLUSH_TIMEOUT_S,
+    MAX_TEXT_CHARACTERS,
+    before_immediate_end,
+    report_uncaught,
+    text_of,
+)
 from malletrain.elastic.link import standalone_record
 from malletrain.elastic.link.daemon_link import END_PATIENCE_S, Link
 from malletrain.elastic.link.local_group import Follower
@@ -48,7 +56,6 @@ from malletrain.elastic.resize.lifecycle import WorkerLifecycle
 from malletrain.elastic.resize.member import Member
 from malletrain.elastic.resize.reconfigure import Reconfigurer
 from malletrain.elastic.resize.state_recovery import StateRecovery
-from malletrain.elastic.session_options import Options
 from malletrain.elastic.state.buffer_copies import BufferCopies
 from malletrain.elastic.state.checkpoint_store import (
     Checkpointing,
@@ -65,6 +72,46 @@ log = logging.getLogger("malletrain.elastic")
 
 #: How long a worker waits for the final state of a session that the others have ended.
 FINAL_STATE_PATIENCE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What few sessions need: `Session(..., options=elastic.Options(...))`.
+
+    Attributes:
+        order: called with an epoch; returns every index of the data set once, the same on every worker: a list of
+            indices, or of batches, each a list of at most `batch_size` indices. For batches of samples of similar
+            length, or a curriculum. Default: a random order, or with `shuffle=False` as they lie.
+        learning_rate: how the learning rate follows a batch that changes. Default: it does not.
+        noise_scale: whether to measure the gradient noise scale. Default: if the batch may change.
+        loaders: number of processes that load batches ahead. Default: batches are loaded between steps.
+        additive_loss: whether the loss is a mean or sum of one term a sample. Pass False for contrastive losses,
+            which compare samples of a batch, and for others that are no such sum (a root of a mean).
+        must_be_finite: whether gradients that are nan or infinite raise an error that names the worker. Default: yes,
+            unless a tracked `GradScaler` expects them.
+        world: outside a pilot, the group of the processes that were started together (`elastic.environment_world`,
+            `elastic.mpi_world`). Default: this process trains alone.
+        checkpoint_dir: where to save the state while the job has no nodes. Default: `.malletrain/JOB` in the
+            directory of submission.
+        checkpoint_s: seconds between checkpoints, which are written while training goes on and used if all nodes are
+            lost at once. (When nodes are given back in order, the state is saved in any case.)
+        when_main: called when this worker becomes the main one, for example to open a log file.
+        when_joining: called with epoch and step on a worker that joins, or resumes, a training that has begun, before
+            its first step: for what the script did in earlier epochs and the training state does not hold, such as a
+            stage of the data set. (Which parameters are trained, and their groups in optimizers, it is given.)
+    """
+
+    order: Callable[[int], Sequence[Any]] | None = None
+    learning_rate: LearningRate | None = None
+    noise_scale: bool | None = None
+    loaders: int = 0
+    additive_loss: bool = True
+    must_be_finite: bool | None = None
+    world: Group | None = None
+    checkpoint_dir: str | os.PathLike[str] | None = None
+    checkpoint_s: float = 600.0
+    when_main: Callable[[], object] | None = None
+    when_joining: Callable[[int, int], object] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +140,6 @@ class Runtime:
         settings: Settings,
     ) -> None:
         environ, mean = os.environ, settings.reduction == "mean"
-        self.mean = mean
         self._stages, self._begins_at = dict[str, float](), time.monotonic()  #: seconds of the start, by part
         self._settings = settings
         local_rank = find_local_rank(environ) if settings.world is None else LocalRank()
@@ -104,9 +150,8 @@ class Runtime:
         self.load_s = 0.0
         self.joined = False  #: whether training has begun
         self.calls = 0  #: collective calls of the script since the last step
-        self.weight = 0.0  #: what this worker's part of the last step counts: samples, or what the script said
         self.left_by = ""  #: the exception that has left the block of a step
-        self._said_end = False
+        self._said_end = self._reported = False
         self.passed = False  #: whether this worker passes over the session, which the others have ended
         self.finished = False
         self._kept_final = self._completed = False
@@ -215,12 +260,12 @@ class Runtime:
             dataset=None if changes is None else lambda: changes.digest,
         )
         shards = settings.virtual_shards
-        self.shards = VirtualShards(shards, model, self.reducer, settings.seed, mean) if shards else None
-        self.norms = SyncBatchNormLayers(norms, self.committer, self.reducer, mean) if norms else None
+        self.shards = VirtualShards(shards, model, self.reducer, settings.seed) if shards else None
+        self.norms = SyncBatchNormLayers(norms, self.committer, self.reducer) if norms else None
         rounds = self.invariants.agreement.open
         opens = [functools.partial(rounds, kind) for kind in (RoundKind.STEP, RoundKind.GATHER, RoundKind.COUNT)]
         self.reducer.open_pass = opens[0]
-        self.gathers = BatchGather(self.committer, self.reducer, opens[1], opens[2], mean=mean, sharded=bool(shards))
+        self.gathers = BatchGather(self.committer, self.reducer, opens[1], opens[2], sharded=bool(shards))
         self.streams = StreamBatches(stream_sampler, reader, positions, self.reducer) if streams is not None else None
         self._batch_loader: BatchLoader | StreamBatches = self.streams or BatchLoader(
             sampler, sample_loader, self.shards, settings.loaders
@@ -260,11 +305,8 @@ class Runtime:
             self.invariants.agreement,
             in_pilot=pilot is not None,
         )
-        self.failures = FailureReporter(
-            lambda: self.member.worker, lambda: self.position.step, self._keep_state, self._send_failure
-        )
         if pilot is not None:
-            self.failures.install()
+            report_uncaught(self.report_failure)
         worker_start.on_terminate(self.lifecycle.terminated)
         atexit.unregister(_end_process)
         atexit.register(_end_process, self.member)
@@ -525,9 +567,7 @@ class Runtime:
             "it is not over, goes on from it",
             why,
         )
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(1)
+        _end_at_once(1)
 
     def keep_tracked(self) -> None:
         """A step is to be repeated: the script's code after its block runs now, and once more after the repetition.
@@ -610,7 +650,7 @@ class Runtime:
             if self.position.step:
                 log.warning("after step %d %s", self.position.step, ENDED)
         else:
-            self.failures.report_end(whole=self.share is None)
+            self._report(ENDED, keep=self.share is None)
 
     def _keep_state(self) -> None:
         """Save the state as the script fails, on the worker that writes checkpoints."""
@@ -626,8 +666,21 @@ class Runtime:
             job = os.environ.get("MALLETRAIN_JOB", "")
             log.warning("the state after step %d is kept in %s: mtbatch --resume=%s", self.position.step, saved, job)
 
-    def _send_failure(self, failure: messages.Message) -> None:
-        """Deliver the report of a failure: also before this worker has joined, when it has no link yet."""
+    def report_failure(self, error: BaseException, *, whole: bool = True) -> None:
+        """Report the exception that ends the script. `whole`: whether the training state is that of a step: not
+        between a commit and the end of its step."""
+        if text := text_of(error):
+            self._report(text, keep=whole and not isinstance(error, ElasticError))  # which says that it is wrong
+
+    def _report(self, text: str, *, keep: bool) -> None:
+        """Save the state if it is to be kept, and deliver the report of a failure, the first one only: also before
+        this worker has joined, when it has no link yet."""
+        if self._reported:
+            return
+        self._reported = True
+        if keep:
+            self._keep_state()
+        failure = messages.Failed(self.position.step, f"{self.member.worker}: {text}"[:MAX_TEXT_CHARACTERS])
         if self.member.link is None and self.pilot is not None and not self.joined:
             with contextlib.suppress(WireError):  # the exception itself is on standard error
                 self.pilot.report(failure)
@@ -646,11 +699,15 @@ def _say_ending(runtime: weakref.ref[Runtime]) -> None:
 
 def _end_process(member: Member) -> None:
     """At exit, close the group while the interpreter is whole: one that is closed after it aborts the process now and
-    then (with two processes a node, in one run of ten). End at once where the usual way fails or takes long: a group
-    that is stuck in an operation aborts the process, and a worker that leaves holds a node that a main job may wait
-    for."""
+    then (with two processes a node, in one run of ten). End at once where a thread does not end, which would do so
+    too; and where a worker leaves: it holds a node that a main job may wait for."""
     member.committer.world.group.abandon()
-    if member.released or not member.pending_groups.give_up(1.0) or not all_closed(1.0):
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(1 if hasattr(sys, "last_value") else Released.STATUS if member.released else 0)
+    member.pending_groups.give_up()
+    if member.released or not all_ended(1.0):
+        _end_at_once(1 if hasattr(sys, "last_value") else Released.STATUS if member.released else 0)
+
+
+def _end_at_once(status: int) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

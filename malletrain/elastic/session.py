@@ -31,8 +31,7 @@ from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.evaluate import How, agree, all_reduce, evaluate
 from malletrain.elastic.launch.worker_start import as_module, as_optimizers
 from malletrain.elastic.old_names import old_attribute, with_old_arguments
-from malletrain.elastic.runtime import Runtime, Settings
-from malletrain.elastic.session_options import Options
+from malletrain.elastic.runtime import Options, Runtime, Settings
 from malletrain.elastic.state.shared_values import SharedValues
 from malletrain.elastic.state.training_state import Stateful
 from malletrain.elastic.step import Step
@@ -82,22 +81,8 @@ class Session:
         **old: Any,
     ) -> None:
         options = with_old_arguments(options, old)
-        if isinstance(dataset, DataLoader):
-            own = {
-                "shuffle": not shuffle,
-                "drop_last": drop_last,
-                "order": options.order,
-                "collate": collate,
-                "loaders": options.loaders,
-            }
-            terms = loader_terms(dataset, seed, [name for name, value in own.items() if value])
-            dataset, batch_size = terms.dataset, batch_size or terms.batch_size
-            shuffle, drop_last, collate = terms.shuffle, terms.drop_last, terms.collate
-            options = dataclasses.replace(options, order=terms.order, loaders=terms.loaders)
-        if batch_size is None:
-            raise ElasticError("Session(..., batch_size=N): the samples of one step over all workers")
         settings = Settings(
-            batch_size=batch_size,
+            batch_size=0 if batch_size is None else batch_size,
             seed=seed,
             shuffle=shuffle,
             drop_last=drop_last,
@@ -107,6 +92,13 @@ class Session:
             warm_up=warm_up,
             **{each.name: getattr(options, each.name) for each in dataclasses.fields(Options)},
         )
+        if isinstance(dataset, DataLoader):
+            said = [name for name in ("drop_last", "order", "collate", "loaders") if getattr(settings, name)]
+            terms = loader_terms(dataset, seed, said if shuffle else ["shuffle", *said])
+            dataset = dataset.dataset
+            settings = dataclasses.replace(settings, **{**terms, "batch_size": batch_size or terms["batch_size"]})
+        elif batch_size is None:
+            raise ElasticError("Session(..., batch_size=N): the samples of one step over all workers")
         self._runtime = Runtime(as_module(model), as_optimizers(optimizer), dataset, settings)
 
     if not TYPE_CHECKING:
@@ -230,7 +222,6 @@ class Session:
         Raises:
             ElasticError: it is called inside a step, workers call different things, or `how` is none of these.
         """
-        self._runtime.join()
         if isinstance(value, torch.Tensor) and value.ndim:
             if how != "sum":
                 raise ElasticError(f"agree() of a tensor makes the sum, not {how!r}: s.agree(tensor, 'sum')")

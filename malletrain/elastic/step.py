@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 import torch
 
@@ -15,6 +15,7 @@ from malletrain.elastic.comm.step_commit import StepOutcome
 from malletrain.elastic.data.random_seeds import seed_all
 from malletrain.elastic.data.sampler import mix
 from malletrain.elastic.errors import Aborted, ElasticError, LayoutChanged, StepRepeated
+from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.runtime import Runtime
 
 
@@ -54,13 +55,12 @@ class Step:
         if self._backwards > 1:
             self.keep_state()  # the first pass's optimizer step is undone if a later pass is aborted
         if r.shards is not None:
-            r.shards.begin(share.batch, r.position.step)
+            r.shards.begin(r.position.step)
         counts = share.weight if weight is None or not share.weight else weight
-        r.weight = float(counts)
         if r.norms is not None:
-            r.norms.begin(counts, share.batch, max(1, share.weight))
-        r.gathers.begin(counts, share.batch, share.weight)
-        r.reducer.arm(counts, share.batch, self._commit, self._backwards)
+            r.norms.begin()
+        r.gathers.begin()
+        r.reducer.arm(counts, share.batch, self._commit, self._backwards, share.weight)
         r.lifecycle.step_began = self._began
         return self
 
@@ -69,18 +69,11 @@ class Step:
         if self._copy is None:
             self._copy = self._runtime.state.copy()
 
-    @contextmanager
-    def accumulate(self) -> Iterator[None]:
+    def accumulate(self) -> AbstractContextManager[None]:
         """A context manager around every backward pass but the last: gradients add up locally."""
-        reducer = self._runtime.reducer
-        before, reducer.accumulating = reducer.accumulating, True
-        try:
-            yield
-        finally:
-            reducer.accumulating = before
+        return _set(self._runtime.reducer, "accumulating")
 
-    @contextmanager
-    def inner_loop(self) -> Iterator[None]:
+    def inner_loop(self) -> AbstractContextManager[None]:
         """A context manager around what adapts a copy of the model to one sample (a task), as in MAML and Reptile.
         Enter it once for each of this worker's samples:
 
@@ -93,24 +86,16 @@ class Step:
         learns from the copies follows as its `backward()`, a loss or, where gradients are known already,
         `torch.autograd.backward(list(model.parameters()), gradients)`. Raises `ElasticError`: it is called outside
         the step; or inside, `backward()` reaches the session's model, or an optimizer changes it."""
-        reducer = self._runtime.reducer
         if self._runtime.share is None:
             raise ElasticError("step.inner_loop() belongs inside `with s.step() as step:`")
-        before, reducer.adapting = reducer.adapting, True
-        try:
-            yield
-        finally:
-            reducer.adapting = before
+        return _set(self._runtime.reducer, "adapting")
 
     def _commit(self, outcome: StepOutcome) -> None:
         """Called at the end of backward: every member has the sums, or will get them, so the step stands."""
         r = self._runtime
-        share = r.share
-        if share is None:
-            raise ElasticError("a step was committed outside `with s.step():`: a fault of malletrain")
         r.lifecycle.step_began = None
         r.position.step += 1
-        self._taken = share.batch if r.streams is None else r.streams.taken
+        self._taken = r.reducer.batch if r.streams is None else r.streams.taken
         r.position.cursor += self._taken
         r.position.samples += self._taken
         r.committed = True
@@ -128,9 +113,6 @@ class Step:
         r.lifecycle.step_began = None
         made = self._backwards - r.reducer.passes_left
         r.reducer.disarm()
-        r.gathers.end()
-        if r.norms is not None:
-            r.norms.end()
         if isinstance(error, StepRepeated | Aborted):
             if self._copy is not None:
                 r.state.restore(*self._copy)
@@ -147,7 +129,7 @@ class Step:
             r.left_by = f"{type(error).__name__}: {error}"
             if not r.committed:
                 r.buffer_copies.restore()
-            r.failures.report(error, whole=not made and not r.committed)
+            r.report_failure(error, whole=not made and not r.committed)
             return False
         if not r.committed or share is None:
             if self._backwards > 1:
@@ -169,3 +151,13 @@ class Step:
         parts = {"data": r.load_s, "compute": computed, "sync": waited}
         r.meter.step(r.committer.world.nodes, self._taken, r.position.step, r.position.samples, parts)
         return False
+
+
+@contextmanager
+def _set(reducer: GradientReducer, flag: Literal["accumulating", "adapting"]) -> Iterator[None]:
+    before = getattr(reducer, flag)
+    setattr(reducer, flag, True)
+    try:
+        yield
+    finally:
+        setattr(reducer, flag, before)

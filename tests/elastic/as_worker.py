@@ -45,7 +45,7 @@ SIGNALS = {"freeze": signal.SIGSTOP, "kill": signal.SIGKILL, "term": signal.SIGT
 #: Where trouble can come: what is called there.
 PLACES: dict[str, tuple[ModuleType | type, str]] = {
     "rehearsal": (worker_start, "_call"),
-    "warm": (worker_start, "stages"),
+    "warm": (worker_start.PilotContext, "wait_warm"),
     "build": (reconfigure, "make_world_group"),
     "roll": (state_recovery.StateRecovery, "recover"),
     "give": (state_recovery, "send_state"),
@@ -55,6 +55,13 @@ PLACES: dict[str, tuple[ModuleType | type, str]] = {
     "backward": (GradientReducer, "_begin"),
     "sums": (GradientReducer, "_complete"),
     "evaluation": (evaluate, "_fill"),
+}
+
+#: Limits that a variable sets, in seconds.
+LIMITS = {
+    "PATIENCE": (reconfigure, "RECOVERY_SILENCE_LIMIT_S"),
+    "LONG": (lifecycle, "LONG_STEP_S"),
+    "POLL": (daemon_link, "POLL_WAIT_S"),
 }
 
 
@@ -157,17 +164,14 @@ def main(arguments: list[str]) -> None:
         tell_commit(int(number), name)
     if "TROUBLE" in os.environ:
         trouble(os.environ["TROUBLE"])
-    if "PATIENCE" in os.environ:
-        reconfigure.RECOVERY_SILENCE_LIMIT_S = float(os.environ["PATIENCE"])
+    for name, (module, limit_s) in LIMITS.items():
+        if name in os.environ:
+            setattr(module, limit_s, float(os.environ[name]))
     if "STANDIN" in os.environ:
         limit = timedelta(seconds=float(os.environ["STANDIN"]))
         found = device_stand_in.carrier(limit)
         setattr(finiteness, "runs_ahead", lambda device: True)  # noqa: B010 - for this process
         setattr(runtime, "find_carrier", lambda model, environ: found)  # noqa: B010 - imported there
-    if "POLL" in os.environ:
-        daemon_link.POLL_WAIT_S = float(os.environ["POLL"])
-    if "LONG" in os.environ:
-        lifecycle.LONG_STEP_S = float(os.environ["LONG"])
     sys.argv = list(arguments)
     sys.path.insert(0, str(Path(arguments[0]).parent))
     try:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from malletrain.domain.decision import LeaveCause, LeavePilot
-from malletrain.domain.errors import Refused
 from malletrain.domain.event import Event, EventKind
 from malletrain.loop.membership.next_world import JobTerms, LastWorlds
 from malletrain.loop.membership.state import MembershipSettings
@@ -37,12 +36,6 @@ def outside_slurm(**more: str) -> dict[str, str]:
     """The environment of a process that finds this checkout and knows of no job, and `more`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MALLETRAIN"))}
     return kept | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
-
-
-def authenticate(credential: str) -> int:
-    if credential != SECRET:
-        raise Refused("wrong credential")
-    return os.getuid()
 
 
 class Coordinator(LocalCoordinator):
@@ -153,14 +146,21 @@ def run_together(directory: Path, script: Sequence[str], size: int = 2) -> tuple
 
 @dataclass
 class Pod:
-    """Worker processes and pilots of one test. `real`: each worker starts from nothing, as it would in a pilot."""
+    """Worker processes and pilots of one test. `real`: each worker starts from nothing, as it would in a pilot.
+    `places`: processes of a node, as torchrun starts them; but no launcher ends the others when one ends."""
 
     directory: Path
     real: bool = False
+    places: int = 1
     #: By task; where a node has several processes, by (task, place).
     processes: dict[int | tuple[int, int], Forked | subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def spawn(self, url: str, task: int, script: Sequence[str], restart: int = 0, **environ: str) -> None:
+        if self.places > 1 and "LOCAL_RANK" not in environ:
+            for number in range(self.places):
+                local = {"LOCAL_RANK": str(number), "LOCAL_WORLD_SIZE": str(self.places)}
+                self.spawn(url, task, script, restart, **local, **environ)
+            return
         env = self._environment(url, task) | {
             "MALLETRAIN_CHECKPOINT_DIR": str(self.directory / "checkpoints"),
             "SLURM_RESTART_COUNT": str(restart),
@@ -219,20 +219,12 @@ class Pod:
         (self.directory / "go").touch()
         assert [self.wait(task) for task in tasks] == [0] * len(tasks), self.logs()
 
-    def spawn_node(
-        self, url: str, task: int, script: Sequence[str], places: int, restart: int = 0, **environ: str
-    ) -> None:
-        """A node with several processes, as torchrun starts them; but no launcher ends the others when one ends."""
-        for place in range(places):
-            local = {"LOCAL_RANK": str(place), "LOCAL_WORLD_SIZE": str(places)}
-            self.spawn(url, task, script, restart, **local, **environ)
-
     def wait_node(self, task: int, seconds: float = 180) -> list[int]:
         """Exit statuses of a node's processes."""
         return [
             process.wait(seconds)
             for key, process in self.processes.items()
-            if isinstance(key, tuple) and key[0] == task
+            if task == (key[0] if isinstance(key, tuple) else key)
         ]
 
     def kill(self, task: int | tuple[int, int], number: int = signal.SIGKILL) -> None:
@@ -266,7 +258,9 @@ class Pod:
         self.kill(task)
 
     def wait(self, task: int, seconds: float = 180) -> int:
-        return self.processes[task].wait(seconds)
+        """The exit status of a worker; of a node's processes, which all have it."""
+        (status,) = set(self.wait_node(task, seconds))
+        return status
 
     def log(self, task: int, restart: int = 0) -> str:
         return (self.directory / f"worker-{task}.{restart}.log").read_text()
@@ -293,10 +287,16 @@ class Pod:
 
 @contextlib.contextmanager
 def running(
-    directory: Path, terms: JobTerms | None = None, *, real: bool = False, host: str = "127.0.0.1", **settings: float
+    directory: Path,
+    terms: JobTerms | None = None,
+    *,
+    real: bool = False,
+    places: int = 1,
+    host: str = "127.0.0.1",
+    **settings: float,
 ) -> Iterator[tuple[Coordinator, Pod]]:
     coordinator = Coordinator(free_port(), terms or JobTerms(), MembershipSettings(**settings), host=host)
-    pod = Pod(directory, real)
+    pod = Pod(directory, real, places)
     coordinator.start()
     try:
         yield coordinator, pod

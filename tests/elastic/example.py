@@ -23,12 +23,6 @@ HOME = Path(os.environ["MALLETRAIN_TEST_DIR"])
 ME = f"{os.environ.get('SLURM_ARRAY_TASK_ID', 'x')}.{os.environ.get('SLURM_RESTART_COUNT', '0')}"
 
 
-def started_by_torchrun() -> None:
-    """As torchrun and `malletrain check` start one process: accelerate would take it for a distributed run."""
-    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}  # (nobody may meet there)
-
-
 def watch() -> None:
     enter, leave, finish = step.Step.__enter__, step.Step.__exit__, session.Session.finish
     join = runtime.Runtime.join
@@ -80,5 +74,7 @@ if __name__ == "__main__":
     sys.argv = sys.argv[1:]
     sys.path.insert(0, str(Path(sys.argv[0]).parent))
     if "accelerate" in sys.argv[0]:
-        started_by_torchrun()
+        # As torchrun and `malletrain check` start one process: accelerate would take it for a distributed run.
+        os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}  # (nobody may meet there)
     runpy.run_path(sys.argv[0], run_name="__main__")

@@ -13,13 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from malletrain.elastic.comm.group import Group, Work
+from malletrain.elastic.comm.group import Group
+from malletrain.elastic.comm.group import wait_complete as done
 from malletrain.elastic.errors import PeerLost
-
-
-def done(pending: Work) -> None:
-    while not pending.wait(1.0):
-        pass
 
 
 def check(group: Group, rings: Sequence[Sequence[int]] = (), device: str = "cpu") -> str:

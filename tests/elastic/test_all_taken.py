@@ -141,9 +141,14 @@ class Taking:
         return max((int(path.name.partition("-")[2]) for path in kept), default=0)
 
 
-def take_again_and_again(directory: Path, seed: int, rounds: int, options: list[str]) -> None:
-    script = [SCRIPT, "--epochs", "1000000", "--slow-until", "never", *options]
-    with running(directory, check_in_s=3.0) as (daemon, pod):
+SCRIPT_TO_TAKE = [SCRIPT, "--epochs", "1000000", "--slow-until", "never", "--step-seconds", "0.1"]
+
+
+@pytest.mark.parametrize("rounds", [6, pytest.param(300, marks=pytest.mark.nightly)])
+def test_no_step_is_lost_when_all_nodes_are_taken(tmp_path: Path, rounds: int) -> None:
+    seed, rounds = int(os.environ.get("TAKEN_SEED", "1")), int(os.environ.get("TAKEN_ROUNDS", str(rounds)))
+    script = [*SCRIPT_TO_TAKE, "--checkpoint-s", "1"]
+    with running(tmp_path, check_in_s=3.0) as (daemon, pod):
         game = Taking(seed, daemon, pod, script)
         for number in range(rounds):
             game.begin()
@@ -153,20 +158,13 @@ def take_again_and_again(directory: Path, seed: int, rounds: int, options: list[
         assert not daemon.seen(EventKind.JOB_FAILED)
 
 
-@pytest.mark.parametrize("rounds", [6, pytest.param(300, marks=pytest.mark.nightly)])
-def test_no_step_is_lost_when_all_nodes_are_taken(tmp_path: Path, rounds: int) -> None:
-    seed, rounds = int(os.environ.get("TAKEN_SEED", "1")), int(os.environ.get("TAKEN_ROUNDS", str(rounds)))
-    take_again_and_again(tmp_path, seed, rounds, ["--step-seconds", "0.1", "--checkpoint-s", "1"])
-
-
 def test_a_world_whose_newcomer_froze_as_all_nodes_are_taken_is_kept(tmp_path: Path) -> None:
     """The daemon finds the frozen one later than those that wait for it would go on without a plan."""
-    script = [SCRIPT, "--epochs", "1000000", "--slow-until", "never", "--step-seconds", "0.1"]
     with running(tmp_path) as (daemon, pod):
-        game = Taking(0, daemon, pod, script)
+        game = Taking(0, daemon, pod, SCRIPT_TO_TAKE)
         game.join(3)
         daemon.wait_world([0, 1, 2])
-        pod.spawn(daemon.url, 3, script, 0, TROUBLE="freeze@roll")
+        pod.spawn(daemon.url, 3, SCRIPT_TO_TAKE, 0, TROUBLE="freeze@roll")
         frozen = Path(f"/proc/{pod.processes[3].pid}/stat")
         wait_until(lambda: frozen.read_text().rpartition(")")[2].split()[0] == "T", 60, "the newcomer is frozen")
         time.sleep(0.5)  # a few steps: the others wait for it in their next world

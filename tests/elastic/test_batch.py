@@ -16,7 +16,7 @@ from torch import nn
 from malletrain.elastic.data.batch_size import Chosen, as_rule
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.gradients.learning_rate import LearningRate, LearningRateScaling
-from malletrain.elastic.gradients.noise_scale import MIN_MEASUREMENTS, NoiseScale
+from malletrain.elastic.gradients.noise_scale import MIN_MEASUREMENTS, STEPS_BETWEEN_MEASUREMENTS, NoiseScale
 
 sizes = st.integers(1, 4096)
 
@@ -154,7 +154,7 @@ def test_the_estimate_is_unbiased_with_uneven_shares(weights: list[int], mean: b
                 noise.add_local(piece * factor)
             rows.append(noise.contribution(factor, weight))
             flats.append(part * factor)
-        assert noise.measures(step * noise.every)
+        assert noise.measures(step * STEPS_BETWEEN_MEASUREMENTS)
         noise.apply_sums(sum(rows, ZERO), [sum(flats, ZERO)], total, total, mean)
     assert noise.samples == pytest.approx(truth, rel=0.25)
 
@@ -163,8 +163,8 @@ def test_a_single_worker_estimates_it_from_consecutive_steps() -> None:
     generator = torch.Generator().manual_seed(2)
     signal = 0.1 * torch.ones(LENGTH, dtype=torch.float64)
     noise = NoiseScale()
-    for step in range(400 * noise.every):
-        if step % noise.every < 2:
+    for step in range(400 * STEPS_BETWEEN_MEASUREMENTS):
+        if step % STEPS_BETWEEN_MEASUREMENTS < 2:
             (part,) = gradients(generator, [16], signal, 0.5)
             noise.measure_alone(step, [part[:100], None, part[100:]], 1.0, 16, 16)
     assert noise.samples == pytest.approx(LENGTH * 0.25 / float(signal @ signal), rel=0.25)

@@ -59,7 +59,7 @@ def test_a_member_that_missed_a_round_leaves_and_the_others_go_on(
 @pytest.mark.parametrize(
     ("options", "environ", "says"),
     [
-        (["--raise-at", "15"], {}, "RuntimeError: made to fail"),
+        (["--fail", "in a step:15"], {}, "RuntimeError: made to fail"),
         ([], {"TROUBLE": "memory@backward#9"}, "OutOfMemoryError: CUDA out of memory"),
         ([], {"STANDIN_FAILS": "60"}, "ElasticError: cuda:0 of this process has failed: CUDA error: .* Xid"),
     ],
@@ -130,27 +130,24 @@ def test_a_flip_in_a_gradient_before_it_is_summed_is_in_all_replicas_alike(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("failing", "text", "workers"),
+    ("place", "step", "workers"),
     [
-        (["--raise-before"], "before training ", 1),
-        (["--raise-after", "3"], "between steps ", 1),
-        (["--raise-loaded", "3"], "before a step ", 1),
-        (["--raise-at", "3"], "", 1),
-        (["--raise-at", "10"], "", 2),
+        ("before training", 0, 1),
+        ("between steps", 3, 1),
+        ("before a step", 3, 1),
+        ("in a step", 3, 1),
+        ("in a step", 10, 2),
     ],
-    ids=["before training", "between", "loaded", "within", "on every worker"],
 )
-def test_an_exception_is_told_wherever_it_is_raised(
-    tmp_path: Path, failing: list[str], text: str, workers: int
-) -> None:
+def test_an_exception_is_told_wherever_it_is_raised(tmp_path: Path, place: str, step: int, workers: int) -> None:
     with running(tmp_path) as (daemon, pod):
         for task in range(workers):
-            pod.spawn(daemon.url, task, [SCRIPT, *slow(tmp_path), *failing])
-        told = rf"RuntimeError: made to fail {text}\(train_digits.py:\d+\)"
+            pod.spawn(daemon.url, task, [SCRIPT, *slow(tmp_path), "--fail", f"{place}:{step}"])
+        told = rf"RuntimeError: made to fail {place} \(train_digits.py:\d+\)"
         assert re.search(told, daemon.wait_seen(EventKind.JOB_FAILED).reason)
         assert 0 not in [pod.wait(task) for task in range(workers)]
     kept = [path.name for path in (tmp_path / "checkpoints").glob("step-*")]
-    assert workers == 2 or kept == ([] if "--raise-before" in failing else ["step-3"])
+    assert workers == 2 or kept == (["step-3"] if step else [])
 
 
 def test_a_worker_with_another_model_is_told_so(tmp_path: Path) -> None:

@@ -154,16 +154,6 @@ def test_a_signal_that_another_thread_gets_reaches_the_script(tmp_path: Path, mo
         assert process.wait(90) == 143
 
 
-def test_a_killed_script_is_reported_at_once(tmp_path: Path) -> None:
-    body = f"echo $$ > {tmp_path}/pid; exec {PYTHON} {QUOTED} --epochs 100 --step-seconds 0.1"
-    with running(tmp_path) as (daemon, pod):
-        process = pod.launch(daemon.url, 0, "/bin/bash", "-c", body)
-        daemon.wait_world([0])
-        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
-        daemon.wait_seen(EventKind.WORKER_LOST)
-        assert process.wait(90) == 137
-
-
 def test_a_script_from_stdin_is_kept_and_stdin_is_empty_afterwards() -> None:
     text = b"#!/bin/bash\necho kept\n" * 10_000
     reading, writing = os.pipe()

@@ -171,6 +171,12 @@ def test_a_session_imports_nothing_of_the_compiler(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", text], env=outside_slurm(), cwd=tmp_path, check=True)
 
 
+def test_a_thread_that_is_still_in_torch_does_not_abort_the_process(tmp_path: Path) -> None:
+    busy = "from malletrain.elastic.comm.background import BackgroundThread\nrows = torch.ones(2_000_000)\n"
+    text = UNSEEDED + busy + "BackgroundThread(lambda: [rows.sum() for _ in iter(int, 1)], 'busy')\n"
+    subprocess.run([sys.executable, "-c", text], env=outside_slurm(), cwd=tmp_path, check=True)
+
+
 IMPORTS = """
 import gc, sys
 import malletrain.elastic as elastic

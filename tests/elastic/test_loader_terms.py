@@ -121,12 +121,12 @@ def test_any_sampler_draws_the_same_on_each_worker(sampler: Sampler[int]) -> Non
     torch.manual_seed(1)
     np.random.seed(1)
     before = np.random.get_state(legacy=False)["state"]["key"].tolist(), torch.get_rng_state().tolist()
-    order = loader_terms(loader, seed=3).order
+    order = loader_terms(loader, seed=3)["order"]
     assert order is not None
     epochs = [order(epoch) for epoch in range(3)]
     assert (np.random.get_state(legacy=False)["state"]["key"].tolist(), torch.get_rng_state().tolist()) == before
     np.random.seed(7)
-    joined_late = loader_terms(DataLoader(DATA, batch_size=8, sampler=sampler), seed=3).order
+    joined_late = loader_terms(DataLoader(DATA, batch_size=8, sampler=sampler), seed=3)["order"]
     assert joined_late is not None and joined_late(2) == epochs[2]
     assert len({tuple(each) for each in epochs}) == 3
 
@@ -137,10 +137,10 @@ def test_a_generator_of_the_loader_is_seeded_and_left_as_it_was(seed: int, epoch
     torch.randint(9, (drawn_before,), generator=generator)
     state = generator.get_state()
     loader = DataLoader(DATA, batch_size=8, sampler=SubsetRandomSampler(range(9), generator), generator=generator)
-    order = loader_terms(loader, seed).order
+    order = loader_terms(loader, seed)["order"]
     assert order is not None and sorted(order(epoch)) == list(range(9))
     other = DataLoader(DATA, batch_size=8, sampler=SubsetRandomSampler(range(9), torch.Generator()))
-    later = loader_terms(other, seed).order
+    later = loader_terms(other, seed)["order"]
     assert later is not None and later(epoch) == order(epoch)
     assert torch.equal(generator.get_state(), state)
 
@@ -269,7 +269,7 @@ def test_what_cannot_be_divided_is_refused_by_name(loader: Any, more: dict[str, 
 def test_epochs_of_other_lengths_are_refused() -> None:
     with pytest.raises(elastic.ElasticError, match="ByEpoch gives 19 samples in epoch 1, and 20 in epoch 0"):
         loader = DataLoader(DATA, batch_size=4, sampler=ByEpoch(lambda epoch: range(20 - epoch)))
-        order = loader_terms(loader, 0).order
+        order = loader_terms(loader, 0)["order"]
         SessionSampler(20, 4, seed=0, shuffle=False, drop_last=False, order=order).permutation(1)
 
 

@@ -126,8 +126,7 @@ def test_a_node_of_which_a_process_missed_a_round_leaves(tmp_path: Path, static:
         spawn_with_a_laggard(daemon, pod, given, rounds)
         daemon.wait_world([0, 1])
         go.touch()
-        assert pod.wait_node(1) == [143, 143]
-        assert pod.wait_node(0) == [0, 0]
+        assert [pod.wait(node) for node in (1, 0)] == [143, 0]
         assert not daemon.seen(EventKind.WORKER_LOST)
     static.assert_like(tmp_path, "--epochs", "4", "--evaluate")
 
@@ -135,11 +134,11 @@ def test_a_node_of_which_a_process_missed_a_round_leaves(tmp_path: Path, static:
 def test_the_only_node_saves_its_state_where_a_process_missed_a_round(tmp_path: Path, static: Static) -> None:
     """No whole node is left to take it from: one step may be made again, and not all since the last checkpoint."""
     given = ["--epochs", "2", "--wait-for", "2"]
-    with running(tmp_path, check_in_s=20.0, arrive_s=20.0, reconnect_s=30.0) as (daemon, pod):
+    with running(tmp_path, places=PLACES, check_in_s=20.0, arrive_s=20.0, reconnect_s=30.0) as (daemon, pod):
         spawn_with_a_laggard(daemon, pod, given, 10, nodes=1)
-        assert pod.wait_node(0) == [143, 143]
-        pod.spawn_node(daemon.url, 1, [SCRIPT, *given], PLACES)
-        assert pod.wait_node(1) == [0, 0]
+        assert pod.wait(0) == 143
+        pod.spawn(daemon.url, 1, [SCRIPT, *given])
+        assert pod.wait(1) == 0
     resumed = min(line["step"] for line in diary(tmp_path) if line.get("task") == "1")
     assert resumed >= 11
     static.assert_like(tmp_path, "--epochs", "2")
@@ -147,10 +146,8 @@ def test_the_only_node_saves_its_state_where_a_process_missed_a_round(tmp_path: 
 
 @pytest.mark.nightly
 def test_a_frozen_process_takes_its_node_out_and_all_can_leave_and_resume(tmp_path: Path, static: Static) -> None:
-    with running(tmp_path) as (daemon, pod):
-        for task in (0, 1):
-            pod.spawn_node(daemon.url, task, [SCRIPT, *slow(tmp_path)], PLACES)
-        daemon.wait_world([0, 1])
+    with running(tmp_path, places=PLACES) as (daemon, pod):
+        pod.begin(daemon, (0, 1), [SCRIPT, *slow(tmp_path)])
         wait_until(lambda: any(line["size"] == 4 for line in diary(tmp_path)), 60, "a step of four processes")
         pod.kill((0, 1), signal.SIGSTOP)
         daemon.wait_world([1], 90)
@@ -158,12 +155,10 @@ def test_a_frozen_process_takes_its_node_out_and_all_can_leave_and_resume(tmp_pa
         assert 0 not in pod.wait_node(0)
         wait_lines(tmp_path, 3, 90, "steps of the other node")
         pod.kill((1, 1), signal.SIGTERM)
-        assert pod.wait_node(1) == [143, 143], "a node leaves as one"
+        assert pod.wait(1) == 143, "a node leaves as one"
         assert [event.pilot for event in daemon.seen(EventKind.WORKER_LOST)] == ["100_0"]
-        pod.spawn_node(daemon.url, 2, [SCRIPT, *slow(tmp_path)], PLACES)
-        daemon.wait_world([2])
-        (tmp_path / "go").touch()
-        assert pod.wait_node(2) == [0, 0]
+        pod.begin(daemon, (2,), [SCRIPT, *slow(tmp_path)])
+        pod.finish(2)
     static.assert_like(tmp_path)
 
 
@@ -174,22 +169,18 @@ def test_nodes_of_two_grow_shrink_and_are_lost_like_a_static_run(
     tmp_path: Path, static: Static, how: list[str], carrier: dict[str, str]
 ) -> None:
     script = [SCRIPT, *slow(tmp_path), "--step-seconds", "0.5", *how]  # a kill must find the time between two
-    with running(tmp_path) as (daemon, pod):
-        pod.spawn_node(daemon.url, 0, script, PLACES, 0, **carrier)
-        daemon.wait_world([0])
-        for task in (1, 2):
-            pod.spawn_node(daemon.url, task, script, PLACES, 0, **carrier)
-        daemon.wait_world([0, 1, 2])
+    with running(tmp_path, places=PLACES) as (daemon, pod):
+        pod.begin(daemon, (0,), script, 0, **carrier)
+        pod.grow(daemon, (1, 2), script, **carrier)
         wait_until(lambda: any(line["size"] == 6 for line in diary(tmp_path)), 60, "a step of six processes")
         pod.kill_between_steps((1, 1))
         daemon.wait_world([0, 2], 90)
         assert 0 not in pod.wait_node(1), "the node ends as one"
         daemon.leave(0)
         daemon.wait_world([2], 90)
-        assert pod.wait_node(0) == [143, 143]
+        assert pod.wait(0) == 143
         wait_until(lambda: diary(tmp_path)[-1]["size"] == 2, 60, "steps of one node")
-        (tmp_path / "go").touch()
-        assert pod.wait_node(2) == [0, 0]
+        pod.finish(2)
         assert [event.pilot for event in daemon.seen(EventKind.WORKER_LOST)] == ["100_1"]
         assert daemon.seen(EventKind.JOB_COMPLETED)
         assert {data_of(event)["nodes"] for event in daemon.seen(EventKind.SAMPLES)} <= {1, 2, 3}
@@ -218,14 +209,13 @@ def test_torchrun_in_a_pilot_leaves_in_order(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("carrier", [{}, {"STANDIN": "20"}], ids=["gloo", "stand-in"])
 def test_a_node_with_another_number_of_processes_is_told_so(tmp_path: Path, carrier: dict[str, str]) -> None:
-    with running(tmp_path) as (daemon, pod):
-        pod.spawn_node(daemon.url, 0, [SCRIPT, *slow(tmp_path)], PLACES, 0, **carrier)
-        daemon.wait_world([0])
+    with running(tmp_path, places=PLACES) as (daemon, pod):
+        pod.begin(daemon, (0,), [SCRIPT, *slow(tmp_path)], 0, **carrier)
+        pod.places = 1
         pod.spawn(daemon.url, 1, [SCRIPT, *slow(tmp_path)], 0, **carrier)
         assert pod.wait(1) == 1
         assert "this node has 1 training processes and the others have 2: start as many on each" in pod.log(1)
-        (tmp_path / "go").touch()
-        assert pod.wait_node(0) == [0, 0]
+        pod.finish(0)
 
 
 def mpi() -> list[str]:

@@ -75,34 +75,26 @@ def test_the_environment_of_a_check_has_nothing_of_the_pilot_and_no_secret() -> 
     assert not found.keys() & {*left_out}
 
 
+BEGINS = {"verdict": "different", "during": "compared", "text": "w differs", "begins": "as one joins"}
+
+
 @pytest.mark.parametrize(
-    ("said", "during", "text", "answer"),
+    ("found", "answer"),
     [
-        ("equal", "", "", CheckAnswer("equal", "")),
-        ("different", "compared", "w differs. More.\nLines", CheckAnswer("different", "w differs")),
-        ("wrong", "joining", "another best", CheckAnswer("different", "another best")),
-        ("wrong", "alone", "no end", CheckAnswer("undecided", "wrong: no end")),
-        ("statistical", "", "batch norm", CheckAnswer("undecided", "statistical: batch norm")),
-        ("failed", "", "OSError: \x1b[31m", CheckAnswer("undecided", "failed: OSError:  [31m")),
-        ("a newer word", "", "", CheckAnswer("undecided", "a newer word")),
+        ({"verdict": "equal", "text": ""}, CheckAnswer("equal", "")),
+        ({"verdict": "different", "text": "w differs. More.\nLines"}, CheckAnswer("different", "w differs")),
+        (BEGINS, CheckAnswer("different", "w differs; as one joins")),
+        ({**BEGINS, "causes": ["a.py:3: std", "b"]}, CheckAnswer("different", "w differs; a.py:3: std")),
+        ({"verdict": "wrong", "during": "joining", "text": "another best"}, CheckAnswer("different", "another best")),
+        ({"verdict": "wrong", "during": "alone", "text": "no end"}, CheckAnswer("undecided", "wrong: no end")),
+        ({"verdict": "statistical", "text": "batch norm"}, CheckAnswer("undecided", "statistical: batch norm")),
+        ({"verdict": "failed", "text": "OSError: \x1b[31m"}, CheckAnswer("undecided", "failed: OSError:  [31m")),
+        ({"verdict": "a newer word"}, CheckAnswer("undecided", "a newer word")),
     ],
 )
-def test_what_a_check_finds_is_one_word_and_one_sentence(
-    said: str, during: str, text: str, answer: CheckAnswer
-) -> None:
-    assert answer_of(json.dumps({"verdict": said, "during": during, "text": text}).encode(), b"") == answer
-
-
-def test_a_difference_is_said_with_where_it_begins_or_the_likeliest_line() -> None:
-    found: dict[str, Any] = {
-        "verdict": "different",
-        "during": "compared",
-        "text": "w differs",
-        "begins": "as one joins",
-    }
-    assert answer_of(json.dumps(found).encode(), b"").text == "w differs; as one joins"
-    found["causes"] = ["a.py:3: std", "b"]
-    assert answer_of(json.dumps(found).encode(), b"").text == "w differs; a.py:3: std"
+def test_what_a_check_finds_is_one_word_and_one_sentence(found: dict[str, Any], answer: CheckAnswer) -> None:
+    """Of a difference with where it begins, or the likeliest line."""
+    assert answer_of(json.dumps(found).encode(), b"") == answer
 
 
 def test_a_check_that_says_nothing_is_undecided_with_its_last_line() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -63,46 +63,15 @@ def test_a_model_in_ddp(two_processes: None) -> None:
         made()
 
 
-@pytest.mark.parametrize(
-    ("given", "text"),
-    [
-        ({"optimizer": []}, "Session needs an optimizer"),
-        ({"optimizer": [3]}, "an optimizer must be a torch.optim.Optimizer, not int"),
-        ({"model": [nn.Linear(1, 1), 3]}, "a model must be a torch.nn.Module, not int"),
-        ({"model": nn.Linear(4, 3).requires_grad_(False)}, "no parameter that requires a gradient"),
-        ({"optimizer": torch.optim.LBFGS(nn.Linear(1, 1).parameters())}, r"LBFGS calls .*LBFGS\(..., max_iter=1\)"),
-    ],
-    ids=["none", "number", "model", "frozen", "lbfgs"],
-)
-def test_models_and_optimizers_of_other_kinds(given: dict[str, Any], text: str) -> None:
-    with pytest.raises(elastic.ElasticError, match=text):
-        session_of(nn.Linear(4, 3), **given)
-
-
-@pytest.mark.parametrize(
-    ("thing", "text"),
-    [
-        (None, "there is none: track it only where"),
-        (3, "int has no state_dict and .*: give it both, .* s.steps_done"),
-    ],
-)
-def test_what_cannot_be_tracked_is_told_the_way(thing: Any, text: str) -> None:
-    with pytest.raises(elastic.ElasticError, match=rf"track\(scheduler=...\): {text}"):
-        session_of(nn.Linear(4, 3)).track(scheduler=thing)
-
-
-@pytest.mark.parametrize("order", [[0] * 8, list(range(7)), list(range(1, 9))], ids=["twice", "missing", "beyond"])
-def test_an_order_that_does_not_hold_each_sample_once(order: list[int]) -> None:
-    sampler = Sampler(8, 4, seed=0, shuffle=True, drop_last=False, order=lambda _: order)
-    with pytest.raises(elastic.ElasticError, match=r"order\(3\) must return each index from 0 to 7 once"):
-        sampler.permutation(3)
-
-
 BATCHES = [[7, 6], [5, 4, 3, 2], [], [1, 0]]
 
 
+def ordered(order: list[Any], batch_size: int = 4, *, drop_last: bool = False) -> Sampler:
+    return Sampler(8, batch_size, seed=0, shuffle=True, drop_last=drop_last, order=lambda _: order)
+
+
 def test_batches_of_unequal_sizes_follow_the_scripts_order() -> None:
-    sampler = Sampler(8, 4, seed=0, shuffle=True, drop_last=False, order=lambda _: BATCHES)
+    sampler = ordered(BATCHES)
     assert [sampler.next_batch(0, cursor) for cursor in (0, 2, 6)] == [2, 4, 2]
     assert sampler.following(0, 2) == (0, 6) and sampler.following(0, 6) == (1, 0)
     shares = [sampler.share(0, 2, rank, 3) for rank in range(3)]
@@ -110,30 +79,6 @@ def test_batches_of_unequal_sizes_follow_the_scripts_order() -> None:
     assert sampler.batch_ends(0) == [2, 6, 8]
     plain = Sampler(8, 4, seed=0, shuffle=True, drop_last=False)
     assert plain.batch_ends(0) == [] and plain.next_batch(0, 4) == 4
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"batch_size": 3}, r"order\(0\) has a batch of 4 samples: batch_size, 3, is that of the largest"),
-        ({"batch_size": 4, "drop_last": True}, "an order that consists of batches: leave drop_last out"),
-    ],
-)
-def test_batches_that_do_not_fit_the_session_are_refused(options: dict[str, Any], message: str) -> None:
-    sampler = Sampler(8, seed=0, shuffle=True, order=lambda _: BATCHES, **{"drop_last": False, **options})
-    if "drop_last" in options:
-        sampler.epoch_length = 4
-    with pytest.raises(elastic.ElasticError, match=message):
-        sampler.next_batch(0, 0)
-
-
-def test_batches_of_a_script_need_a_fixed_batch_and_a_loop_of_its_own() -> None:
-    options = elastic.Options(order=lambda _: BATCHES)
-    with pytest.raises(elastic.ElasticError, match="needs a batch_size that is a number, that of the largest"):
-        session_of(nn.Linear(4, 2), batch_size=elastic.Chosen(4), options=options)
-    session = session_of(nn.Linear(4, 2), options=options)
-    with pytest.raises(elastic.ElasticError, match="give an order of indices, not of batches"):
-        Steps(session, DATA, 1)
 
 
 @pytest.mark.parametrize("closure", [None, lambda: torch.zeros(())], ids=["plain", "closure"])
@@ -206,7 +151,31 @@ def leaves_a_batch() -> None:
             break
 
 
+NET, IN_BATCHES = nn.Linear(4, 3), elastic.Options(order=lambda _: BATCHES)
+LBFGS = torch.optim.LBFGS(NET.parameters())
+
 REFUSED: list[tuple[Callable[[], object], str]] = [
+    (lambda: session_of(NET, optimizer=[]), "Session needs an optimizer"),
+    (lambda: session_of(NET, optimizer=[3]), "an optimizer must be a torch.optim.Optimizer, not int"),
+    (lambda: session_of(NET, optimizer=LBFGS), r"LBFGS calls .*LBFGS\(..., max_iter=1\)"),
+    (lambda: session_of(NET, model=[NET, 3]), "a model must be a torch.nn.Module, not int"),
+    (lambda: session_of(nn.Linear(4, 3).requires_grad_(False)), "no parameter that requires a gradient"),
+    (lambda: session_of(NET).track(some=cast(Any, None)), r"track\(some=...\): there is none: track it only where"),
+    (
+        lambda: session_of(NET).track(some=cast(Any, 3)),
+        r"track\(some=...\): int has no state_dict and .*: give it both, .* s.steps_done",
+    ),
+    *(
+        (lambda order=order: ordered(order).permutation(3), r"order\(3\) must return each index from 0 to 7 once")
+        for order in ([0] * 8, list(range(7)), list(range(1, 9)))
+    ),
+    (lambda: ordered(BATCHES, 3).next_batch(0, 0), r"order\(0\) has a batch of 4 samples: batch_size, 3, is that"),
+    (lambda: ordered(BATCHES, 5, drop_last=True).next_batch(0, 0), "order that consists of batches: leave drop_last"),
+    (
+        lambda: session_of(NET, batch_size=elastic.Chosen(4), options=IN_BATCHES),
+        "needs a batch_size that is a number, that of the largest",
+    ),
+    (lambda: Steps(session_of(NET, options=IN_BATCHES), DATA, 1), "give an order of indices, not of batches"),
     (
         lambda: made(sampler=DistributedSampler(DATA, num_replicas=2, rank=0)),
         r"leave DistributedSampler out: DataLoader\(dataset, batch_size=N, shuffle=True\)",

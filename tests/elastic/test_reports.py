@@ -7,6 +7,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from malletrain.domain.event import EventKind
 from malletrain.elastic.link.training_reports import DROPPED_STEPS, MAX_SILENCE_S, MIN_WINDOW_STEPS, Meter
 from malletrain.learn.stragglers import MIN_WINDOWS
@@ -81,46 +83,29 @@ class Bench:
             self.meter.step(nodes, 10, self.total // 10, self.total, {"step": seconds})
 
 
-def test_the_first_steps_of_a_world_do_not_count() -> None:
+DROPPED, WINDOW = (DROPPED_STEPS, 0.5, 2), (MIN_WINDOW_STEPS, 0.5, 2)
+
+
+@pytest.mark.parametrize(
+    ("acts", "told"),
+    [
+        ([(DROPPED_STEPS, 9.0, 2), WINDOW], [(True, 2, 14, 10, 100, 5.0)]),
+        ([(7, 0.5, 2), "disturbed", "disturbed"], [(False, 2, 7, 3, 70, 3.5)]),
+        ([(3, 0.5, 2), "disturbed", (14, 0.5, 4)], [(False, 2, 3, 0, 30, 1.5), (True, 4, 17, 10, 100, 5.0)]),
+        ([(7, 0.5, 2), "paused", (1, 200.5, 2), WINDOW], [(True, 2, 15, 10, 100, 5.0)]),
+        ([(2, 0.5, 2), "flush", "flush"], [(False, 2, 2, 0, 20, 1.0)]),
+        ([DROPPED, (191, 1 / 64, 2)], []),
+        ([DROPPED, (193, 1 / 64, 2)], [(True, 2, 196, 192, 1920, 3.0)]),
+    ],
+    ids=["first steps", "a switch, once", "another world", "over a pause", "the end, once", "too short", "enough"],
+)
+def test_windows_are_of_undisturbed_steps_and_the_rest_is_progress(acts: list[Any], told: list[Any]) -> None:
+    """`acts`: so many steps of so many seconds on so many nodes, or a call."""
     bench = Bench()
-    bench.steps(DROPPED_STEPS, seconds=9.0)
-    bench.steps(MIN_WINDOW_STEPS)
-    assert bench.sent == [Samples(14, 2, 100, 5.0, 10, 140, True, {"step": 5.0})]
-
-
-def test_a_window_is_never_short_in_time() -> None:
-    bench = Bench()
-    bench.steps(DROPPED_STEPS + 299, seconds=0.01)
-    assert bench.sent == []
-    bench.steps(2, seconds=0.01)
-    assert bench.sent[0].seconds >= 3.0
-
-
-def test_a_switch_cuts_a_window_off_as_progress() -> None:
-    bench = Bench()
-    bench.steps(DROPPED_STEPS + 3)
-    bench.meter.disturbed()
-    bench.meter.disturbed()
-    assert [(s.steady, s.total, s.nodes) for s in bench.sent] == [(False, 70, 2)], "once"
-    bench.steps(DROPPED_STEPS + MIN_WINDOW_STEPS, nodes=4)
-    assert [(s.steady, s.nodes, s.samples) for s in bench.sent[1:]] == [(True, 4, 100)]
-
-
-def test_time_between_epochs_is_in_no_window() -> None:
-    bench = Bench()
-    bench.steps(DROPPED_STEPS + 3)
-    bench.meter.paused()
-    bench.at += 200
-    bench.steps(1 + MIN_WINDOW_STEPS)
-    assert [(s.steady, s.steps, s.seconds) for s in bench.sent] == [(True, 10, 5.0)], "over the pause, without it"
-
-
-def test_the_end_is_told_even_when_it_fills_no_window() -> None:
-    bench = Bench()
-    bench.steps(2)
-    bench.meter.flush()
-    bench.meter.flush()
-    assert [(s.steady, s.samples, s.seconds, s.total) for s in bench.sent] == [(False, 20, 1.0, 20)]
+    for act in acts:
+        bench.steps(*act) if isinstance(act, tuple) else getattr(bench.meter, act)()
+    assert [(s.steady, s.nodes, s.step, s.steps, s.samples, s.seconds) for s in bench.sent] == told
+    assert all(s.total == 10 * s.step and (not s.steady or s.parts == {"step": s.seconds}) for s in bench.sent)
 
 
 def test_long_steps_are_told_of_before_they_make_a_window() -> None:

@@ -134,26 +134,6 @@ def test_a_script_that_fails_by_itself_ends_the_job(tmp_path: Path) -> None:
         assert "3 times in a row" in daemon.wait_seen(EventKind.JOB_FAILED).reason
 
 
-def test_more_tasks_are_submitted_as_the_jobs_owner_when_they_run_out(tmp_path: Path) -> None:
-    """With a fake sbatch that records its arguments; with a real Slurm: scripts/bench/arrivals."""
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    for name in ("sbatch", "scancel"):
-        (tools / name).write_text(f'#!/bin/sh\necho "{name} $*" >> {tmp_path}/asked\necho 77\n')
-        (tools / name).chmod(0o755)
-    more = {"PATH": f"{tools}:{os.environ['PATH']}", "MALLETRAIN_BATCH_SCRIPT": "/home/alice/train.sh"}
-    with running(tmp_path, JobTerms(restarts=True)) as (daemon, pod):
-        pod.launch(daemon.url, 0, *WAITS, **more)
-        wait_until(lambda: sizes(tmp_path) == [1], 180, "a script of one")
-        with daemon.lock:
-            assert daemon.membership.top_up(7, 8)
-        said = tmp_path / "asked"
-        wait_until(lambda: said.exists() and "\n" in said.read_text(), 90, "tasks were submitted")
-    asked = said.read_text().splitlines()
-    assert asked[0].startswith("sbatch --parsable")
-    assert asked[0].endswith("--array=0-7 /home/alice/train.sh")
-
-
 def test_the_environment_is_that_of_torchrun() -> None:
     plan = messages.Plan(9, (messages.Seat("a", "h1:1"), messages.Seat("b", "h2:2")), "h1:1")
     wanted = {"MASTER_ADDR": "h1", "MASTER_PORT": "1", "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
@@ -205,6 +185,23 @@ def tools(tmp_path: Path) -> Path:
     script = request.materialize(7, "http://127.0.0.1:1", "/python", {}, mark="aa").script
     (tmp_path / "train.sh").write_bytes(script)
     return tmp_path
+
+
+def test_more_tasks_are_submitted_as_the_jobs_owner_when_they_run_out(tmp_path: Path, tools: Path) -> None:
+    """With a real Slurm: scripts/bench/arrivals."""
+    (tools / "printed").write_text("77\n")
+    (tools / "status").write_text("0")
+    more = {"PATH": f"{tools}:{os.environ['PATH']}", "MALLETRAIN_BATCH_SCRIPT": f"{tools}/train.sh"}
+    with running(tmp_path, JobTerms(restarts=True)) as (daemon, pod):
+        pod.launch(daemon.url, 0, *WAITS, **more)
+        wait_until(lambda: sizes(tmp_path) == [1], 180, "a script of one")
+        with daemon.lock:
+            assert daemon.membership.top_up(7, 8)
+        said = tools / "asked"
+        wait_until(lambda: said.exists() and "\n" in said.read_text(), 90, "tasks were submitted")
+    asked = said.read_text().splitlines()
+    assert asked[0].startswith("sbatch --parsable")
+    assert asked[0].endswith(f"--array=0-7 {tools}/train.sh")
 
 
 @pytest.mark.parametrize(

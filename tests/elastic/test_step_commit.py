@@ -41,11 +41,10 @@ def gradient_of(shares: list[int], *, mean: bool) -> Callable[[Group], list[torc
         committer = StepCommitter(Calm())
         committer.world = TrainingWorld(1, tuple(f"w{rank}" for rank in range(group.size)), group)
         reducer = GradientReducer([("p", parameter)], committer, mean=mean)
-        gathers = BatchGather(committer, reducer, lambda _: None, lambda _: None, mean=mean, sharded=False)
+        gathers = BatchGather(committer, reducer, lambda _: None, lambda _: None, sharded=False)
         begin, many = sum(shares[: group.rank]), shares[group.rank]
         part = slice(begin, begin + many) if many else slice(0, 1)
         reducer.arm(many, len(SAMPLES), lambda outcome: None)
-        gathers.begin(many, len(SAMPLES), many)
         energies = (parameter[0] * SAMPLES[part] - 1).square()
         forces = ((parameter[1] + parameter[0]) * SAMPLES[part]).exp() * ATOMS[part]
         (gathers.mean(energies, len(energies)) + 3 * gathers.mean(forces, float(ATOMS[part].sum()))).backward()
@@ -164,14 +163,10 @@ def grow(directory: Path, first: int, *more: str) -> dict[str, Any]:
     """A job grows by one worker, to its end; what was found of its script."""
     options = ["--epochs", EPOCHS, "--step-seconds", "0.1", "--slow-until", str(directory / "go"), *more]
     with running(directory, JobTerms(undecided=True, checked="0123")) as (daemon, pod):
-        for task in range(first):
-            pod.spawn(daemon.url, task, [SCRIPT, *options])
-        daemon.wait_world(range(first))
-        pod.spawn(daemon.url, first, [SCRIPT, *options])
-        daemon.wait_world(range(first + 1))
+        pod.begin(daemon, range(first), [SCRIPT, *options])
+        pod.grow(daemon, (first,), [SCRIPT, *options])
         daemon.wait_seen(EventKind.SCRIPT_CHECKED)
-        (directory / "go").touch()
-        assert [pod.wait(task) for task in range(first + 1)] == [0] * (first + 1)
+        pod.finish(*range(first + 1))
         assert not daemon.seen(EventKind.WORKER_LOST)
         found = daemon.told(EventKind.SCRIPT_CHECKED)
     assert len(found) == 1

@@ -30,13 +30,10 @@ def main() -> None:
     parser.add_argument("--optimizer", default="sgd")
     parser.add_argument("--slow-until", default="", help="sleep in each step only until this file is there")
     parser.add_argument("--evaluate", action="store_true")
-    parser.add_argument("--raise-at", type=int, default=-1)
+    parser.add_argument("--fail", default="", help="PLACE:STEP: in a step or before it, between two, before training")
     parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--shards", type=int, default=0, help="BatchNorm and dropout, by so many virtual shards")
     parser.add_argument("--clip", action="store_true", help="accumulate over two parts, clip")
-    parser.add_argument("--raise-after", type=int, default=-1, help="outside the step that follows this one")
-    parser.add_argument("--raise-loaded", type=int, default=-1, help="between a batch and its step")
-    parser.add_argument("--raise-before", action="store_true", help="once the session is made")
     parser.add_argument("--by-share", action="store_true", help="a loss that depends on the worker's own share")
     parser.add_argument("--checkpoint-s", type=float, default=600.0)
     parser.add_argument("--float32", action="store_true")
@@ -118,8 +115,12 @@ def main() -> None:
         s.track(average=average)
     s.track(scheduler=scheduler)
     (home / f"equality-{me}").write_text(s.info.equality)
-    if options.raise_before:
-        raise RuntimeError("made to fail before training")
+
+    def fail(place: str) -> None:
+        if options.fail == f"{place}:{s.steps_done}":
+            raise RuntimeError(f"made to fail {place}")
+
+    fail("before training")
     slow_by = float(os.environ.get("SLOW_BY", "0"))
 
     def backward(batch: Any, step: Step) -> list[int]:
@@ -175,8 +176,7 @@ def main() -> None:
                         flat.numpy().view("u8")[int(flat.argmin())] ^= 1 << bit
 
                     flipping = next(model.parameters()).register_hook(flip)
-                if s.steps_done == options.raise_loaded:
-                    raise RuntimeError("made to fail before a step")
+                fail("before a step")
                 with s.step() as step:
                     optimizer.zero_grad()
                     if options.step_seconds and not (options.slow_until and Path(options.slow_until).exists()):
@@ -185,8 +185,7 @@ def main() -> None:
                         time.sleep(max(options.step_seconds, 1.0) if late else options.step_seconds)
                     if slow_by:
                         time.sleep(slow_by * len(batch[1]))
-                    if s.steps_done == options.raise_at:
-                        raise RuntimeError("made to fail")
+                    fail("in a step")
                     indices = backward(batch, step)
                     if options.report:
                         s.report(step=s.steps_done)
@@ -205,8 +204,7 @@ def main() -> None:
                 if flipping is not None:
                     flipping.remove()
                     flipping = None
-                if s.steps_done == options.raise_after:
-                    raise RuntimeError("made to fail between steps")
+                fail("between steps")
             if options.evaluate:
                 figures = s.evaluate(metrics, batch_size=50)
                 diary.write(json.dumps({"evaluated": epoch, **figures}) + "\n")

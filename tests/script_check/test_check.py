@@ -259,7 +259,6 @@ def test_what_differs_is_judged_by_rounding_and_by_what_the_session_claims(
 
 def test_where_nothing_was_trained_nothing_is_shown() -> None:
     """As with the cross entropy of a single class, whose gradient is 0."""
-    w = torch.ones(2)
-    ended: dict[str, Any] = {"first": {"w": w}, "last": {"w": w.clone()}, "step": 42, "equality": "additive"}
+    ended: dict[str, Any] = {"first": {"w": ONES}, "last": {"w": ONES}, "step": 42, "equality": "additive"}
     report = report_of(ended, ended, ended, None, ended)
     assert report.verdict == "equal" and "changed no parameter: nothing is shown" in _text(report)

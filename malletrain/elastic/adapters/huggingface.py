@@ -16,7 +16,7 @@ from accelerate import DistributedType
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from malletrain.elastic.adapters.steps import Length, Steps
+from malletrain.elastic.adapters.steps import Led, Length, Steps
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.session import Session
 
@@ -25,7 +25,7 @@ _STATE = ("global_step", "best_metric", "best_global_step", "best_model_checkpoi
           "total_flos", "log_history")  # fmt: skip
 
 
-class ElasticTrainer(Trainer):
+class ElasticTrainer(Led, Trainer):
     """A Trainer whose workers may come and go.
 
     Args:
@@ -36,7 +36,6 @@ class ElasticTrainer(Trainer):
     """
 
     def __init__(self, *args: Any, session: Mapping[str, Any] | None = None, **more: Any) -> None:
-        self._steps: Steps | None = None
         super().__init__(*args, **more)
         if self.args.gradient_accumulation_steps != 1:
             raise ElasticError("gradient_accumulation_steps must be 1: per_device_train_batch_size is of all workers")
@@ -49,13 +48,6 @@ class ElasticTrainer(Trainer):
             raise ElasticError("max_steps is not supported: give num_train_epochs")
         self._more = dict(session or {})
         self.add_callback(_InStep(self))
-
-    @property
-    def session(self) -> Session:
-        """The elastic session. Raises `ElasticError` before `train()`."""
-        if self._steps is None:
-            raise ElasticError("there is no session before train()")
-        return self._steps.session
 
     # --- what Trainer calls -------------------------------------------------------------------------------------
 
@@ -101,9 +93,6 @@ class ElasticTrainer(Trainer):
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         """Run forward and backward until the step is committed."""
-        steps = self._steps
-        if steps is None:
-            raise ElasticError("training_step() before train()")
         whole = super().training_step
 
         def train(batch: Any) -> torch.Tensor:
@@ -111,7 +100,7 @@ class ElasticTrainer(Trainer):
             loss: torch.Tensor = whole(model, dict(batch), self._items(batch))
             return loss
 
-        return steps.train_on(inputs, train, self._weight)
+        return self.steps.train_on(inputs, train, self._weight)
 
     def _items(self, batch: Any) -> Any:
         return self._get_num_items_in_batch([batch], self.args.device)
@@ -125,8 +114,7 @@ class ElasticTrainer(Trainer):
     # --- only the main worker writes ----------------------------------------------------------------------------
 
     def is_world_process_zero(self) -> bool:
-        """Whether this is the session's main worker, which logs and saves."""
-        return self._steps is None or self._steps.session.is_main
+        return self.is_main
 
     def is_local_process_zero(self) -> bool:
         return self.is_world_process_zero()

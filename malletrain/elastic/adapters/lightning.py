@@ -20,12 +20,12 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.trainer import call
 from lightning.pytorch.trainer.states import TrainerFn
 
-from malletrain.elastic.adapters.steps import Length, Steps
+from malletrain.elastic.adapters.steps import Led, Length, Steps
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.session import Session
 
 
-class ElasticStrategy(SingleDeviceStrategy):
+class ElasticStrategy(Led, SingleDeviceStrategy):
     """A strategy for one device a node and any number of nodes.
 
     Args:
@@ -44,14 +44,6 @@ class ElasticStrategy(SingleDeviceStrategy):
         self._trainer: Any = None
         self._batch: Any = None
         self._more: dict[str, Any] = {"batch_size": batch_size, **session}
-        self._steps: Steps | None = None
-
-    @property
-    def session(self) -> Session:
-        """The elastic session. Raises `ElasticError` before `fit()`."""
-        if self._steps is None:
-            raise ElasticError("there is no session before fit()")
-        return self._steps.session
 
     def loader(self) -> _Loader:
         """The data loader for `trainer.fit(module, strategy.loader())`."""
@@ -88,16 +80,13 @@ class ElasticStrategy(SingleDeviceStrategy):
 
     def optimizer_step(self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **more: Any) -> Any:
         """Run forward and backward until the step is committed, then the optimizer's step once."""
-        steps = self._steps
-        if steps is None:
-            raise ElasticError("a step before setup()")
 
         def train(batch: Any) -> Any:
             self._batch = batch
             return closure()
 
         def repeated() -> Any:
-            return steps.train_on(self._batch, train, lambda _: None)
+            return self.steps.train_on(self._batch, train, lambda _: None)
 
         result = super().optimizer_step(optimizer, repeated, model, **more)
         loop = self._trainer.fit_loop
@@ -118,8 +107,7 @@ class ElasticStrategy(SingleDeviceStrategy):
 
     @property
     def is_global_zero(self) -> bool:
-        """Whether this is the session's main worker, which logs and saves."""
-        return self._steps is None or self._steps.session.is_main
+        return self.is_main
 
     def on_train_end(self) -> None:
         super().on_train_end()
@@ -136,10 +124,7 @@ class _Loader(Length):
 
     def __iter__(self) -> Iterator[Any]:
         # A generator: Lightning makes an iterator before the session exists, to count the steps of the training.
-        steps = self._strategy._steps
-        if steps is None:
-            raise ElasticError("strategy.loader() is for trainer.fit() with this strategy")
-        yield from steps
+        yield from self._strategy.steps
 
 
 class _Progress:

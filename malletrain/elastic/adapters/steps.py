@@ -27,6 +27,29 @@ class Length:
         return max(1, -(-len(self.dataset) // self.batch_size))
 
 
+class Led:
+    """What drives a framework's training by the `Steps` of a session, once there is one."""
+
+    _steps: Steps | None = None
+
+    @property
+    def steps(self) -> Steps:
+        """Raises `ElasticError` before training has begun."""
+        if self._steps is None:
+            raise ElasticError("there is no session before training has begun (train() or fit())")
+        return self._steps
+
+    @property
+    def session(self) -> Session:
+        """The elastic session. Raises `ElasticError` before training has begun."""
+        return self.steps.session
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the session's main worker, which logs and saves."""
+        return self._steps is None or self._steps.session.is_main
+
+
 class Steps(Length):
     """The batches of a session, for so many epochs in total: each iteration is one. Raises `ElasticError`: the
     session's batch size changes with the number of workers, or from batch to batch."""

@@ -9,6 +9,25 @@ from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 
+class BackgroundThread(threading.Thread):
+    """A daemon thread, `malletrain-NAME`, that may be in C++ as the process ends; starts at once. What may be stuck,
+    as a group that is closed, is left behind in one."""
+
+    def __init__(self, call: Callable[[], None], name: str) -> None:
+        super().__init__(target=call, name=f"malletrain-{name}", daemon=True)
+        self.start()
+
+
+def all_ended(seconds: float) -> bool:
+    """Wait for at most `seconds` until every `BackgroundThread` has ended; return whether all have. A daemon thread
+    that comes back from C++ as the interpreter ends is unwound, for which the C++ runtime aborts the process."""
+    end = time.monotonic() + seconds
+    threads = [each for each in threading.enumerate() if isinstance(each, BackgroundThread)]
+    for each in threads:
+        each.join(max(0.0, end - time.monotonic()))
+    return not any(each.is_alive() for each in threads)
+
+
 class Task:
     """A blocking call that some thread `run`s and others wait for."""
 
@@ -37,17 +56,13 @@ class Task:
             raise self._error
         return True
 
-    def is_over(self, seconds: float) -> bool:
-        """Wait for at most `seconds`; return whether the call has returned or raised."""
-        return self._over.wait(seconds)
-
 
 class Background(Task):
-    """A task that starts at once in a daemon thread of its own, `malletrain-NAME`."""
+    """A task that starts at once in a `BackgroundThread` of its own."""
 
     def __init__(self, call: Callable[[], None], name: str) -> None:
         super().__init__(call)
-        threading.Thread(target=self.run, name=f"malletrain-{name}", daemon=True).start()
+        BackgroundThread(self.run, name)
 
 
 class Abandonable(Protocol):
@@ -82,23 +97,3 @@ class Making(Background, Generic[Made]):
             self._dropped, made, self.made = True, self.made, None
         if made is not None:
             made.abandon()
-
-
-#: Threads that close what may be stuck.
-_closers: list[threading.Thread] = []
-
-
-def close_behind(close: Callable[[], None], name: str) -> None:
-    """Close something that may take long, or never end, in a thread that is left behind."""
-    closer = threading.Thread(target=close, name=f"malletrain-{name}", daemon=True)
-    _closers[:] = [*(each for each in _closers if each.is_alive()), closer]
-    closer.start()
-
-
-def all_closed(seconds: float) -> bool:
-    """Wait for at most `seconds` until everything given to `close_behind` is closed; return whether it all is. Where
-    a group is stuck in an operation, a process that exits normally is aborted by the C++ runtime."""
-    end = time.monotonic() + seconds
-    for closer in _closers:
-        closer.join(max(0.0, end - time.monotonic()))
-    return not any(closer.is_alive() for closer in _closers)

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 import torch.distributed
 
-from malletrain.elastic.comm.background import close_behind
+from malletrain.elastic.comm.background import BackgroundThread
 from malletrain.elastic.comm.device_group import QUERY_INTERVAL_S, Collectives
+from malletrain.elastic.comm.gloo_group import OPERATION_TIMEOUT
 from malletrain.elastic.comm.peer_store import first_line
 from malletrain.elastic.errors import ElasticError, PeerLost
 
@@ -25,9 +26,6 @@ _dist: Any = torch.distributed
 
 #: Streams with a lower number go first.
 HIGH_PRIORITY = -1
-
-#: NCCL's own limit on an operation. Callers wait in short slices, and the daemon says who is gone.
-OPERATION_TIMEOUT = timedelta(hours=2)
 
 #: Limit on the communicator of one process that loads NCCL.
 LOAD_LIMIT = timedelta(seconds=60)
@@ -116,7 +114,7 @@ def connect_nccl(store: Any, rank: int, size: int, timeout: timedelta, device: t
         first = collectives.all_reduce(one)
     while not first():
         if time.monotonic() > end:
-            close_behind(collectives.abort, "abort-device")
+            BackgroundThread(collectives.abort, "abort-device")
             raise PeerLost(f"the first sum over NCCL was not complete within {timeout.total_seconds():g} s")
         time.sleep(QUERY_INTERVAL_S)
     return collectives
@@ -126,7 +124,7 @@ def load_nccl(device: torch.device) -> None:
     """Make a communicator of this process alone, and give it up: the first one of a process loads NCCL's kernels and
     finds the network, which takes some .4 s. Blocks, and raises as `connect_nccl`."""
     collectives = connect_nccl(_dist.HashStore(), 0, 1, LOAD_LIMIT, device)
-    close_behind(collectives.abort, "abort-loaded")
+    BackgroundThread(collectives.abort, "abort-loaded")
 
 
 class NcclCollectives:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import torch
 
-from malletrain.elastic.comm.background import Making, close_behind
+from malletrain.elastic.comm.background import BackgroundThread, Making
 from malletrain.elastic.comm.group import Group, Work, abandoned
 from malletrain.elastic.errors import ElasticError, PeerLost
 
@@ -67,7 +67,7 @@ class DeviceGroup:
                 finally:
                     held.clear()
 
-            close_behind(abort, "abort-device")
+            BackgroundThread(abort, "abort-device")
 
 
 class _DeviceWork:

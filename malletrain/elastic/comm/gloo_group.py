@@ -17,7 +17,7 @@ import torch
 import torch.distributed
 
 from malletrain.elastic.comm.authentication import MAC_BYTES, NONCE_BYTES, Meeting, mac
-from malletrain.elastic.comm.background import close_behind
+from malletrain.elastic.comm.background import BackgroundThread
 from malletrain.elastic.comm.group import Group, SoloGroup, Work, abandoned
 from malletrain.elastic.comm.peer_store import PeerStore, first_line
 from malletrain.elastic.errors import PeerLost
@@ -25,7 +25,8 @@ from malletrain.elastic.errors import PeerLost
 #: Much of what is needed here is exported without types.
 _dist: Any = torch.distributed
 
-#: Gloo's own limit on a collective: longer than any step or evaluation on one rank. Callers wait in short slices.
+#: Gloo's own limit on a collective, and NCCL's: longer than any step or evaluation on one rank. Callers wait in short
+#: slices, and the daemon says who is gone.
 OPERATION_TIMEOUT = timedelta(hours=2)
 
 #: Limit on a message of at most 64 MiB between two peers.
@@ -63,7 +64,7 @@ def make_group(meeting: Meeting, rank: int, size: int, host: str, timeout: timed
         prove_pairs(group, rank, size, meeting, part, held)
     except PeerLost:
         del group
-        close_behind(held.clear, "close-group")
+        BackgroundThread(held.clear, "close-group")
         raise
     return GlooGroup(group, rank, size)
 
@@ -98,7 +99,7 @@ class GlooGroup:
             return
         held = [self._pending, self._group]
         self._group, self._pending = None, []
-        close_behind(held.clear, "close-group")
+        BackgroundThread(held.clear, "close-group")
 
     def _call(self, call: Callable[[Any], Any]) -> Any:
         group = self._group  # another thread may abandon it meanwhile
@@ -164,17 +165,12 @@ def _exchange(group: Any, messages: dict[int, bytes], size: int, end: float, hel
     sent = {peer: torch.frombuffer(bytearray(message), dtype=torch.uint8) for peer, message in messages.items()}
     received = {peer: torch.zeros(size, dtype=torch.uint8) for peer in messages}
     held += [sent, received]
-    works = [_start(lambda p=peer: group.recv([received[p]], p, _TAG)) for peer in messages]  # type: ignore[misc]
-    works += [_start(lambda p=peer: group.send([sent[p]], p, _TAG)) for peer in messages]  # type: ignore[misc]
-    held += works
-    for work in works:
-        left = timedelta(seconds=max(0.001, end - time.monotonic()))
-        _start(lambda work=work, left=left: work.wait(left))  # type: ignore[misc]
-    return {peer: tensor.numpy().tobytes() for peer, tensor in received.items()}
-
-
-def _start(call: Callable[[], Any]) -> Any:
     try:
-        return call()
+        works = [group.recv([received[peer]], peer, _TAG) for peer in messages]
+        works += [group.send([sent[peer]], peer, _TAG) for peer in messages]
+        held += works
+        for work in works:
+            work.wait(timedelta(seconds=max(0.001, end - time.monotonic())))
     except RuntimeError as error:
         raise PeerLost(f"a peer has not proven itself: {str(error).splitlines()[0][-200:]}") from error
+    return {peer: tensor.numpy().tobytes() for peer, tensor in received.items()}

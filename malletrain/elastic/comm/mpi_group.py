@@ -7,7 +7,7 @@ processes when one is lost, so such a world has a fixed size.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -50,53 +50,45 @@ class MpiGroup:
 
     def all_reduce(self, tensor: torch.Tensor) -> Work:
         flat = _flat(tensor)
-        if flat.dtype in (torch.bfloat16, torch.float16):
-            # MPI has no 16-bit floats: sum in float32, which is also more exact.
-            wide = flat.float()
-            return self._reduce(wide, lambda: flat.copy_(wide))
-        return self._reduce(flat)
+        # MPI has no 16-bit floats: they are summed in float32, which is also more exact.
+        wide = flat.float() if flat.dtype in (torch.bfloat16, torch.float16) else flat
+        parts = [wide.numpy()] if flat.numel() else []
+        return self._start(
+            lambda c: [c.Iallreduce(self._mpi.IN_PLACE, each) for each in parts], wide, lambda: flat.copy_(wide)
+        )
 
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> None:
-        flat = _bytes(tensor)
-        wait_complete(self._start(lambda c: [c.Isend(flat.numpy(), to, tag)], tensors=[flat]))
+        flat = _flat(tensor).view(torch.uint8)
+        wait_complete(self._start(lambda c: [c.Isend(flat.numpy(), to, tag)], flat))
 
     def receive(self, tensor: torch.Tensor, source: int, tag: int) -> None:
-        flat = _bytes(tensor)
-        wait_complete(self._start(lambda c: [c.Irecv(flat.numpy(), source, tag)], tensors=[flat]))
+        flat = _flat(tensor).view(torch.uint8)
+        wait_complete(self._start(lambda c: [c.Irecv(flat.numpy(), source, tag)], flat))
 
     def abandon(self) -> None:
         self._communicator = None
 
-    def _reduce(self, flat: torch.Tensor, settle: Callable[[], object] = lambda: None) -> Work:
-        def begin(communicator: Any) -> list[Any]:
-            return [communicator.Iallreduce(self._mpi.IN_PLACE, flat.numpy())] if flat.numel() else []
-
-        return self._start(begin, settle, [flat])
-
     def _start(
-        self,
-        begin: Callable[[Any], list[Any]],
-        settle: Callable[[], object] = lambda: None,
-        tensors: Sequence[torch.Tensor] = (),
+        self, begin: Callable[[Any], list[Any]], tensor: torch.Tensor, settle: Callable[[], object] = lambda: None
     ) -> Work:
         if self._communicator is None:
             raise abandoned()
         try:
-            requests = _Requests(self._mpi, begin(self._communicator), settle, tensors)
+            requests = _Requests(self._mpi, begin(self._communicator), tensor, settle)
         except self._mpi.Exception as error:
             raise PeerLost(str(error)) from error
-        # MPI writes to the tensors until the requests are complete, also when the caller drops them.
+        # MPI writes to the tensor until the requests are complete, also when the caller drops them.
         self._pending = [*(other for other in self._pending if not other.done), requests]
         return requests
 
 
 class _Requests:
-    """Requests in progress; keeps `tensors` alive, which MPI reads and writes until they are complete."""
+    """Requests in progress; keeps `tensor` alive, which MPI reads and writes until they are complete."""
 
     def __init__(
-        self, mpi: Any, requests: list[Any], settle: Callable[[], object], tensors: Sequence[torch.Tensor]
+        self, mpi: Any, requests: list[Any], tensor: torch.Tensor | None, settle: Callable[[], object]
     ) -> None:
-        self._mpi, self._requests, self._settle, self._tensors = mpi, requests, settle, tensors
+        self._mpi, self._requests, self._tensor, self._settle = mpi, requests, tensor, settle
         self.done = False
 
     def wait(self, seconds: float) -> bool:
@@ -116,7 +108,7 @@ class _Requests:
             pause = min(MAX_TEST_PAUSE_S, 2 * pause)
         self.done = True
         self._settle()
-        self._tensors = ()
+        self._tensor = None
         return True
 
 
@@ -124,7 +116,3 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.device.type != "cpu" or not tensor.is_contiguous():
         raise ElasticError("MPI groups take contiguous CPU tensors")
     return tensor.detach().view(-1)
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return _flat(tensor).view(torch.uint8) if tensor.dim() else _flat(tensor.view(1)).view(torch.uint8)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import torch
 
-from malletrain.elastic.comm.background import Task
+from malletrain.elastic.comm.background import BackgroundThread, Task
 from malletrain.elastic.comm.group import Group, SoloGroup, Work, abandoned
 from malletrain.elastic.errors import ElasticError, PeerLost
 
@@ -48,15 +48,21 @@ def find_local_rank(environ: Mapping[str, str]) -> LocalRank:
     ):
         if rank == "SLURM_LOCALID" and "MALLETRAIN_URL" not in environ:
             break
-        values = [environ.get(name, "") for name in (rank, size)]
-        if all(each.isdecimal() for each in values) and int(values[0]) < int(values[1]):
-            if values[1] != "1" and environ.get(world_size, values[1]) != values[1]:
+        if found := rank_in(environ, rank, size):
+            if found[1] > 1 and environ.get(world_size, str(found[1])) != str(found[1]):
                 raise ElasticError(
-                    f"{size} is {values[1]} and {world_size} is {environ[world_size]}: start the processes of this "
+                    f"{size} is {found[1]} and {world_size} is {environ[world_size]}: start the processes of this "
                     "node alone (torchrun --standalone --nproc-per-node=N); the session finds the other nodes"
                 )
-            return LocalRank(int(values[0]), int(values[1]))
+            return LocalRank(*found)
     return LocalRank()
+
+
+def rank_in(environ: Mapping[str, str], *names: str) -> tuple[int, int] | None:
+    """A rank, and of how many, as two variables have them; None where they do not."""
+    rank, size = (environ.get(name, "") for name in names)
+    sound = rank.isdecimal() and size.isdecimal() and int(rank) < int(size)
+    return (int(rank), int(size)) if sound else None
 
 
 class NodeGroup:
@@ -77,7 +83,8 @@ class NodeGroup:
         # One thread runs all operations in the order of their calls. That order is the same on every member, so no
         # two members ever wait for each other in different operations.
         self._calls: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
-        threading.Thread(target=self._run, name="malletrain-node", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="malletrain-node", daemon=True)
+        self._thread.start()
 
     def all_reduce(self, tensor: torch.Tensor) -> Work:
         if self._abandoned:
@@ -97,6 +104,7 @@ class NodeGroup:
     def abandon(self) -> None:
         self._abandoned = True
         self._calls.put(None)
+        BackgroundThread(self._thread.join, "close-node")
         self._local.abandon()
         self._across.abandon()
 

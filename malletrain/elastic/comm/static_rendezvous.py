@@ -18,6 +18,7 @@ from malletrain.elastic.comm.addresses import own_host
 from malletrain.elastic.comm.authentication import Meeting
 from malletrain.elastic.comm.gloo_group import make_group
 from malletrain.elastic.comm.group import Group, SoloGroup
+from malletrain.elastic.comm.node_group import rank_in
 from malletrain.elastic.comm.peer_store import PeerStore, StoreServer
 from malletrain.elastic.errors import ElasticError, PeerLost
 from malletrain.elastic.private_folder import PrivateFolder
@@ -95,9 +96,8 @@ def _find_meeting(folder: Path, name: str, timeout: timedelta) -> Meeting:
 def rank_and_size(environ: Mapping[str, str]) -> tuple[int, int]:
     """Rank and world size of this process. Raises `ElasticError` if the environment has neither."""
     for names in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"), ("SLURM_PROCID", "SLURM_NTASKS")):
-        rank, size = (environ.get(name, "") for name in names)
-        if rank.isdecimal() and size.isdecimal() and int(rank) < int(size):
-            return int(rank), int(size)
+        if found := rank_in(environ, *names):
+            return found
     raise ElasticError(
         "neither RANK and WORLD_SIZE nor SLURM_PROCID and SLURM_NTASKS say which process this is: start the script "
         "with srun or torchrun"

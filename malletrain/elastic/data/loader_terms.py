@@ -8,8 +8,7 @@ draw from seeded by seed and epoch: so all workers, and one that joins later, ge
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -28,21 +27,8 @@ from malletrain.elastic.data.sampler import DrawnOrder, mix
 from malletrain.elastic.errors import ElasticError
 
 
-@dataclass(frozen=True, slots=True)
-class LoaderTerms:
-    """What a DataLoader says, by the names of `Session`'s arguments; `order` is None for the session's own."""
-
-    dataset: Any
-    batch_size: int
-    shuffle: bool
-    drop_last: bool
-    collate: Callable[[list[Any]], Any] | None
-    loaders: int
-    order: DrawnOrder | None
-
-
-def loader_terms(loader: DataLoader[Any], seed: int, arguments: Sequence[str] = ()) -> LoaderTerms:
-    """Read a DataLoader, once.
+def loader_terms(loader: DataLoader[Any], seed: int, arguments: Sequence[str] = ()) -> dict[str, Any]:
+    """What a DataLoader says, by the names of a session's arguments and options. Call it once.
 
     Args:
         seed: of the session.
@@ -59,15 +45,14 @@ def loader_terms(loader: DataLoader[Any], seed: int, arguments: Sequence[str] = 
     whole = not own_batches and _takes_all(sampler, len(loader.dataset))  # type: ignore[arg-type]  # map-style
     order = None if whole else _drawn(sampler, [loader, sampler, getattr(sampler, "sampler", None)], seed)
     size = max(map(len, order(0))) if plain is None and order is not None else plain and plain.batch_size
-    return LoaderTerms(
-        dataset=loader.dataset,
-        batch_size=int(size or 1),
-        shuffle=isinstance(sampler, RandomSampler),
-        drop_last=plain is not None and plain.drop_last,
-        collate=None if loader.collate_fn is default_collate else loader.collate_fn,
-        loaders=loader.num_workers,
-        order=order,
-    )
+    return {
+        "batch_size": int(size or 1),
+        "shuffle": isinstance(sampler, RandomSampler),
+        "drop_last": plain is not None and plain.drop_last,
+        "collate": None if loader.collate_fn is default_collate else loader.collate_fn,
+        "loaders": loader.num_workers,
+        "order": order,  # None: the session's own
+    }
 
 
 def _refuse(loader: DataLoader[Any], arguments: Sequence[str]) -> None:

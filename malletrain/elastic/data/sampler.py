@@ -76,8 +76,6 @@ class Sampler:
         drop_last: bool,
         order: Callable[[int], Sequence[Any]] | None = None,
     ) -> None:
-        if batch_size < 1:
-            raise ElasticError(f"batch_size must be at least 1, not {batch_size}")
         if length < 1:
             raise ElasticError("the data set is empty")
         if length < batch_size:

@@ -46,16 +46,14 @@ class ShardedBatch:
 
 
 class VirtualShards:
-    """The shards of one session: `count` of a global batch, so that at most so many workers have samples. `mean`:
-    whether the script's loss is a mean over a shard's samples (else a sum)."""
+    """The shards of one session: `count` of a global batch, so that at most so many workers have samples."""
 
-    def __init__(self, count: int, model: torch.nn.Module, reducer: GradientReducer, seed: int, mean: bool) -> None:
+    def __init__(self, count: int, model: torch.nn.Module, reducer: GradientReducer, seed: int) -> None:
         if count < 1:
             raise ElasticError(f"virtual_shards must be at least 1, not {count}")
         self.count = count
         self._reducer = reducer
         self._seed = seed
-        self._mean = mean
         self._places = [
             (module._buffers, name)
             for module in model.modules()
@@ -66,7 +64,7 @@ class VirtualShards:
         self._buffers: list[torch.Tensor] = []
         self._start = BufferCopies(model)
         self._changes: list[torch.Tensor] = []
-        self._batch, self._step = 1, 0
+        self._step = 0
         self._in_shard = False
         reducer.add_extras(len(self._places), self._contribute, self._apply)
 
@@ -80,10 +78,9 @@ class VirtualShards:
         lead = sampler.share(epoch, cursor, 0, self.count)
         return [(self.count, Share(lead.indices, 0, lead.batch))]
 
-    def begin(self, batch: int, step: int) -> None:
-        """Begin the step of this number, of `batch` samples."""
-        self._batch, self._step = batch, step
-        self._in_shard = False
+    def begin(self, step: int) -> None:
+        """Begin the step of this number."""
+        self._step, self._in_shard = step, False
         self._begin_pass()
 
     def _begin_pass(self) -> None:
@@ -100,8 +97,7 @@ class VirtualShards:
         for position, shard in enumerate(shards):
             seed_all(mix(self._seed, self._step, shard.number))
             self._start.restore()
-            weight = shard.weight / self._batch if self._mean else float(shard.weight > 0)
-            self._reducer.scale_gradients(weight)
+            self._reducer.scale_gradients(self._reducer.factor_of(shard.weight))
             self._reducer.accumulating = position < len(shards) - 1
             self._in_shard = shard.weight > 0
             yield shard.data
@@ -121,7 +117,7 @@ class VirtualShards:
         return [change.reshape(-1) for change in self._changes]
 
     def _apply(self, sums: list[torch.Tensor]) -> None:
-        shards = min(self.count, self._batch)
+        shards = min(self.count, self._reducer.batch)
         self._start.restore()
         with torch.no_grad():
             for each, change in zip(self._buffers, sums, strict=True):

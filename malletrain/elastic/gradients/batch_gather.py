@@ -27,8 +27,7 @@ from malletrain.elastic.gradients.reducer import GradientReducer
 class BatchGather:
     """Gathers rows over the members of one session, within a step. `open_round`, `open_count`: called with the number
     of the gathering, or of the count, in this step before anything of it is summed: members that do something else
-    then are found out. `mean`: whether the script's loss is a mean over its samples (else a sum).
-    `sharded`: whether it makes it for virtual shards."""
+    then are found out. `sharded`: whether the script makes its loss for virtual shards."""
 
     def __init__(
         self,
@@ -37,30 +36,24 @@ class BatchGather:
         open_round: Callable[[int], None],
         open_count: Callable[[int], None],
         *,
-        mean: bool,
         sharded: bool,
     ) -> None:
-        self._mean, self._sharded = mean, sharded
+        self._sharded = sharded
         self._committer = committer
         self._reducer = reducer
         self._open_round = open_round
         self._open_count = open_count
-        self._in_step = False
-        self._weight, self._batch, self._samples, self._calls = 0.0, 1, 0, 0
+        self._calls = 0
 
-    def begin(self, weight: float, batch: int, samples: int) -> None:
-        """Begin a step in which this member has `weight` of `batch` samples or tokens, in `samples` samples."""
-        self._weight, self._batch, self._samples = weight, batch, samples
-        self._in_step, self._calls = True, 0
-
-    def end(self) -> None:
-        """End the step, whether it was committed or not."""
-        self._in_step = False
+    def begin(self) -> None:
+        """Begin a step."""
+        self._calls = 0
 
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:
         """See `Session.gather`."""
         self._check_place("s.gather()")
-        rows = max(1, self._samples)  # a member without samples has one that does not count
+        reducer = self._reducer
+        rows = max(1, reducer.samples)  # a member without samples has one that does not count
         if tensor.ndim < 1 or tensor.shape[0] != rows:
             raise ElasticError(
                 f"s.gather() takes one row for each of this worker's {rows} samples, not a tensor of shape "
@@ -70,11 +63,11 @@ class BatchGather:
             self._calls += 1
             return tensor.clone()
         kind = zlib.crc32(f"{tuple(tensor.shape[1:])} {tensor.dtype}".encode())
-        table = self._table(self._open_round, [self._samples if self._weight else 0, kind], torch.int64)
-        if self._reducer.aborted is not None:
+        table = self._table(self._open_round, [reducer.samples if reducer.weight else 0, kind], torch.int64)
+        if reducer.aborted is not None:
             # The step is void: what is computed from this is not used.
-            repeats = -(-self._batch // rows)
-            return tensor.repeat(repeats, *[1] * (tensor.ndim - 1))[: self._batch]
+            repeats = -(-reducer.batch // rows)
+            return tensor.repeat(repeats, *[1] * (tensor.ndim - 1))[: reducer.batch]
         counts: list[int] = table[:, 0].tolist()
         if len(set(table[:, 1].tolist())) > 1:
             raise ElasticError(
@@ -90,14 +83,15 @@ class BatchGather:
         self._check_place("s.mean()")
         if not 0.0 <= over < math.inf:
             raise ElasticError(f"s.mean(values, over={over}): a number of at least 0, of this worker's own part")
-        if self._samples and self._weight != self._samples:
+        reducer = self._reducer
+        if reducer.samples and reducer.weight != reducer.samples:
             raise ElasticError("s.mean() says over how much its values are: leave weight= out of s.step()")
-        weight = float(self._weight > 0) * (self._weight if self._mean else 1.0)
+        weight = reducer.weight if reducer.mean else float(reducer.weight > 0)
         table = self._table(self._open_count, [weight, over if weight else 0.0], torch.float64)
         samples, count = (float(each) for each in table.sum(0))
         if not weight or not count:
             return values.sum() * 0.0
-        return values.sum() * ((samples / weight if self._mean else 1.0) / count)
+        return values.sum() * ((samples / weight if reducer.mean else 1.0) / count)
 
     def _table(self, open_round: Callable[[int], None], row: list[float], dtype: torch.dtype) -> torch.Tensor:
         """The rows of all members, by rank; of this one alone where the step is void."""
@@ -112,7 +106,7 @@ class BatchGather:
     def _check_place(self, call: str) -> None:
         if self._sharded:
             raise ElasticError(f"{call} does not bear virtual_shards")
-        if not self._in_step or not self._reducer.passes_left:
+        if not self._reducer.is_armed:
             raise ElasticError(
                 f"call {call} inside `with s.step():`, before its last backward(); for figures s.agree()"
             )
@@ -130,7 +124,7 @@ class BatchGather:
     def scatter_gradients(self, gradient: torch.Tensor, counts: list[int], rows: int) -> torch.Tensor:
         """The gradient by this member's rows, from those that each member has by all rows."""
         rank = self._committer.world.rank
-        factor = self._weight / self._batch if self._mean else float(self._weight > 0)
+        factor = self._reducer.factor_of(self._reducer.weight)
         table = gradient.cpu().to(_summable(gradient.dtype), copy=True).mul_(factor)
         self._reducer.sum_in_step(table)
         out = torch.zeros(rows, *gradient.shape[1:], dtype=gradient.dtype, device=gradient.device)

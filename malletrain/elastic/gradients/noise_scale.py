@@ -31,8 +31,7 @@ MIN_MEASUREMENTS = 8
 class NoiseScale:
     """The estimate of one session. It is part of the training state, so all members have the same one."""
 
-    def __init__(self, every: int = STEPS_BETWEEN_MEASUREMENTS) -> None:
-        self.every = every
+    def __init__(self) -> None:
         self._variance = 0.0  #: decayed sum of tr(S)
         self._signal = 0.0  #: decayed sum of |G|^2
         self._taken = 0
@@ -48,7 +47,7 @@ class NoiseScale:
         return self._variance / self._signal
 
     def measures(self, step: int) -> bool:
-        return step % self.every == 0
+        return step % STEPS_BETWEEN_MEASUREMENTS == 0
 
     # --- several members -----------------------------------------------------------------------------------------
 

@@ -72,6 +72,9 @@ class GradientReducer:
 
     Attributes:
         must_be_finite: whether gradients that are nan or infinite are an error.
+        weight, batch, samples: see `arm`; of the last step between two.
+        is_armed: whether a backward pass of the step under way is to come.
+        is_closed: whether the step under way is committed.
         own_ns_per_sample: of this member's own work in the last step; set by the caller.
         ns_per_sample: what each member reported in the last round, by rank.
         covered: the ids of `parameters`, whose gradients are summed.
@@ -95,17 +98,17 @@ class GradientReducer:
     ) -> None:
         self._sent: list[torch.Tensor] = []  #: what this pass sums, by bucket
         self._committer = committer
-        self._mean = mean
+        self.mean = mean
         self.open_pass: Callable[[int], None] = lambda _: None
         self.first_arrived: Callable[[torch.Tensor], None] = lambda _: None
         self._scales = False
         self._hooks: list[Any] = []
-        self._flats: list[torch.Tensor] | None = None  #: the buffers that are summed, one a bucket
+        self._flats: list[torch.Tensor] = []  #: the buffers that are summed, one a bucket, once they are needed
         self.lay_out(parameters)
-        self._armed = False
+        self.is_armed = self.is_closed = False
         self._running = False
         self.accumulating = False
-        self._weight, self._batch = 1.0, 1
+        self.weight, self.batch, self.samples = 0.0, 1, 0
         self._passes, self._pass = 1, 0
         self._alone = True
         self._seen: set[int] = set()
@@ -120,7 +123,6 @@ class GradientReducer:
         self.own_ns_per_sample = 0
         self.ns_per_sample: list[int] = []
         self._on_commit: Callable[[StepOutcome], None] = lambda _: None
-        self._closed = False
         self.phase = GradientPhase.NONE
         self.adapting = False
         self.on_abort: Callable[[], None] | None = None
@@ -142,7 +144,7 @@ class GradientReducer:
         self._devices = list({bucket.device for bucket in self._buckets})
         #: The number of each parameter's bucket.
         self._home = {index: number for number, bucket in enumerate(self._buckets) for index in bucket.members}
-        self._flats = None
+        self._flats = []
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._hook(index))
             for index, parameter in enumerate(self.parameters)
@@ -155,19 +157,33 @@ class GradientReducer:
         """Backward passes until the step in progress is committed."""
         return self._passes - self._pass
 
-    def arm(self, weight: float, batch: int, on_commit: Callable[[StepOutcome], None], passes: int = 1) -> None:
-        """Begin a step of so many backward passes, in which this member has `weight` samples or tokens in a `batch`
-        of all. `on_commit`: called when the step is committed, before the last backward returns."""
-        self._weight, self._batch, self._on_commit = weight, batch, on_commit
-        self._armed, self._running, self.accumulating = True, False, False
+    def arm(
+        self,
+        weight: float,
+        batch: int,
+        on_commit: Callable[[StepOutcome], None],
+        passes: int = 1,
+        samples: int | None = None,
+    ) -> None:
+        """Begin a step of so many backward passes, in which this member has `weight` samples or tokens, in `samples`
+        samples, of a `batch` of all. `on_commit`: called when the step is committed, before the last backward
+        returns."""
+        self.weight, self.batch, self._on_commit = weight, batch, on_commit
+        self.samples = int(weight) if samples is None else samples
+        self.is_armed, self._running, self.accumulating = True, False, False
         self._passes, self._pass = passes, 0
-        self._closed, self.phase = False, GradientPhase.NONE
+        self.is_closed, self.phase = False, GradientPhase.NONE
         self.aborted, self._clears = None, False
 
     def disarm(self) -> None:
         """End a step: backward works as without a session again."""
-        self._armed = self._running = self._closed = False
+        self.is_armed = self._running = self.is_closed = False
         self._scale = None
+
+    def factor_of(self, weight: float) -> float:
+        """By what gradients of so many samples or tokens are multiplied before they are summed: of a mean over them,
+        or of a sum."""
+        return weight / self.batch if self.mean else float(weight > 0)
 
     def scale_gradients(self, factor: float | None) -> None:
         """Multiply gradients by `factor` before they are accumulated; None: weight accumulated ones, as usual."""
@@ -213,7 +229,7 @@ class GradientReducer:
     def reset_after_abort(self) -> None:
         """Discard the gradients of an aborted round. Operations in progress may still write to its buffers, so these
         are not used again."""
-        self._flats = None
+        self._flats = []
         self.disarm()
         for parameter in self.parameters:
             parameter.grad = None
@@ -247,7 +263,7 @@ class GradientReducer:
             if self.aborted is not None:
                 self._clear_later()
                 return
-            if self._armed:
+            if self.is_armed:
                 if self.phase is GradientPhase.NONE and self._passes == 1:
                     self.first_arrived(parameter)
                 self.phase = GradientPhase.LOCAL
@@ -255,7 +271,7 @@ class GradientReducer:
                     with self.holding():
                         self._arrived(index)
                     self._clear_later()
-            elif self._closed:
+            elif self.is_closed:
                 made = f"after its {self._passes} passes" if self._passes > 1 else "a second time in a step"
                 raise ElasticError(
                     f"backward() was called {made}, and what it adds would be this worker's alone: for a loss in "
@@ -319,7 +335,7 @@ class GradientReducer:
         for bucket in self._buckets:
             bucket.missing = len(bucket.members)
             self._check_place(bucket)
-        if not self._alone and self._flats is None:
+        if not self._alone and not self._flats:
             self._flats = [each.buffer() for each in self._buckets]
         if not self._alone:
             self.open_pass(self._pass)
@@ -342,13 +358,9 @@ class GradientReducer:
 
     def _launch(self) -> None:
         """Weight the next bucket's gradients and start to sum them."""
-        if self._flats is None:
-            raise ElasticError("a gradient arrived outside a step")
         bucket, flat = self._buckets[self._launched], self._flats[self._launched]
         self._refuse_sparse(bucket.members)
-        factor = 1.0 if self._weight else 0.0
-        if self._mean and self._scale is None:
-            factor = self._weight / self._batch
+        factor = self.factor_of(self.weight) if self._scale is None else float(self.weight > 0)
         parts, gradients = [], []
         for index, part in zip(bucket.members, self._parts(flat, bucket), strict=True):
             gradient = self.parameters[index].grad
@@ -386,15 +398,15 @@ class GradientReducer:
             for _, contribute, apply in self._extras:
                 apply(contribute())
             if self._noise is not None:
-                share = 1.0 if self._mean else 1.0 / max(1.0, self._weight)
+                share = 1.0 if self.mean else 1.0 / max(1.0, self.weight)
                 gradients = [parameter.grad for parameter in self.parameters]
-                self._noise.measure_alone(self._step(), gradients, share, self._weight, self._batch)
+                self._noise.measure_alone(self._step(), gradients, share, self.weight, self.batch)
             if last and not tries:
                 self._commit(self._committer.commit_alone())
         else:
             self._sum_pass(last=last and not tries)
         if tries:
-            self.trial.hold(self._step(), self._batch, self._named_gradients())
+            self.trial.hold(self._step(), self.batch, self._named_gradients())
             raise StepTried
         self.phase = GradientPhase.SUMMED
         self._running = False
@@ -406,8 +418,8 @@ class GradientReducer:
         control = self._control_vector()
         extras = [tensor for _, contribute, _ in self._extras for tensor in contribute()]
         if self._noise is not None and self._measured:
-            factor = float(self._weight) / (self._batch if self._mean else 1)
-            extras.append(self._noise.contribution(factor, self._weight))
+            factor = float(self.weight) / (self.batch if self.mean else 1)
+            extras.append(self._noise.contribution(factor, self.weight))
         self._pending += [self._committer.start(each) for each in extras]
         sums = [*self._sent, *extras, control]
         self._committer.sum_pass(self._pending, control, self._refuse_bad)
@@ -420,10 +432,10 @@ class GradientReducer:
     def _control_vector(self) -> torch.Tensor:
         """This member's control vector; further fields say which parameters have gradients, and how fast it was."""
         group = self._committer.world.group
-        used = [self._weight > 0 and parameter.grad is not None for parameter in self.parameters]
+        used = [self.weight > 0 and parameter.grad is not None for parameter in self.parameters]
         speeds = [0] * group.size
         speeds[group.rank] = self.own_ns_per_sample
-        return self._committer.control_vector(self._weight, [*used, *speeds])
+        return self._committer.control_vector(self.weight, [*used, *speeds])
 
     def _refuse_sparse(self, members: Iterable[int]) -> None:
         """Raise if one of these parameters has a gradient that cannot be summed."""
@@ -437,7 +449,7 @@ class GradientReducer:
         gradients = [gradient for each in self.parameters if (gradient := each.grad) is not None]
         if True in [each.is_sparse for each in gradients]:
             self._refuse_sparse(range(len(self.parameters)))
-        if not self.must_be_finite or not self._weight:
+        if not self.must_be_finite or not self.weight:
             return
         for device in self._devices:
             if finiteness.runs_ahead(device):
@@ -460,7 +472,7 @@ class GradientReducer:
         world, own = self._committer.world, [each.grad for each in self.parameters if each.grad is not None]
         bad: list[int] = []
         with suppress(Aborted):  # one that has seen it may have ended
-            rows = self._committer.rows_of_all([int(self._weight > 0 and not are_finite(own))])
+            rows = self._committer.rows_of_all([int(self.weight > 0 and not are_finite(own))])
             bad = rows[:, 0].nonzero().flatten().tolist()
         who = world.worker_of(bad[0]) if len(bad) == 1 else f"{len(bad) or world.size} of {world.size} workers"
         raise _not_finite(self._step(), who, self._first_bad())
@@ -481,14 +493,14 @@ class GradientReducer:
         """Copy the sums of a pass into the gradients; its control vector is the last of them."""
         used, total = sums[-1][CONTROL_LENGTH:].tolist(), total_weight(sums[-1])
         factor = 1.0
-        if self._mean and self._scale is None:
-            factor = self._batch / total if total else 0.0
+        if self.mean and self._scale is None:
+            factor = self.batch / total if total else 0.0
         extras = sums[len(self._buckets) : -1]
         for count, _, apply in self._extras:
             apply(extras[:count])
             extras = extras[count:]
         if self._noise is not None and self._measured:
-            self._noise.apply_sums(extras[0], sums[: len(self._buckets)], total, self._batch, self._mean)
+            self._noise.apply_sums(extras[0], sums[: len(self._buckets)], total, self.batch, self.mean)
         for bucket, flat in zip(self._buckets, sums, strict=False):
             parts, gradients = [], []
             for index, part in zip(bucket.members, self._parts(flat, bucket), strict=True):
@@ -512,9 +524,9 @@ class GradientReducer:
 
     def _commit(self, outcome: StepOutcome) -> None:
         if self.trial.held is not None:
-            self.trial.compare(self._step(), self._batch, self._named_gradients())
+            self.trial.compare(self._step(), self.batch, self._named_gradients())
         self.disarm()
-        self._closed = True
+        self.is_closed = True
         self._on_commit(outcome)
 
 

@@ -55,51 +55,50 @@ def sync_batchnorm(model: nn.Module) -> nn.Module:
 
 
 class SyncBatchNormLayers:
-    """The SyncBatchNorm layers of one session, in the model's order. `mean`: whether the script's loss is a mean over
-    samples."""
+    """The SyncBatchNorm layers of one session, in the model's order."""
 
-    def __init__(
-        self, layers: list[SyncBatchNorm], committer: StepCommitter, reducer: GradientReducer, mean: bool
-    ) -> None:
+    def __init__(self, layers: list[SyncBatchNorm], committer: StepCommitter, reducer: GradientReducer) -> None:
         self._layers = layers
         self._committer = committer
         self._reducer = reducer
-        self._mean = mean
-        self.together = False  #: in a step of several members; else a layer is a plain BatchNorm
-        self.factor = 1.0  #: the weight of this member's gradients
-        self.in_step = False
-        self._samples = 1
         self._called: set[int] = set()
         for layer in layers:
             layer.group = self
         reducer.add_extras(1, self._contribute, self._apply)
 
-    def begin(self, weight: float, batch: int, samples: int) -> None:
-        """Begin a step in which this member has `weight` of `batch` samples or tokens, in `samples` samples."""
-        self.factor = weight / batch if self._mean else float(weight > 0)
-        self.together = self._committer.world.size > 1
-        self.in_step, self._samples = True, samples
+    @property
+    def in_step(self) -> bool:
+        return self._reducer.is_armed or self._reducer.is_closed
+
+    @property
+    def together(self) -> bool:
+        """Whether this is a step of several members; else a layer is a plain BatchNorm."""
+        return self.in_step and self._committer.world.size > 1
+
+    @property
+    def factor(self) -> float:
+        """The weight of this member's gradients."""
+        return self._reducer.factor_of(self._reducer.weight)
+
+    def begin(self) -> None:
+        """Begin a step."""
         self._called = set()
         for layer in self._layers:
             layer.rows = []
 
     def check_call(self, layer: SyncBatchNorm, input: torch.Tensor) -> None:
         """Raise `ElasticError` if the layer's statistics would not be those of a whole batch."""
-        if not self._reducer.passes_left:
+        if self._reducer.is_closed:
             raise ElasticError(
                 "a SyncBatchNorm layer was called after the last backward() of a step: put the model into eval mode, "
                 "or call it before"
             )
-        if id(layer) in self._called and input.shape[0] < self._samples:
+        if id(layer) in self._called and input.shape[0] < self._reducer.samples:
             raise ElasticError(
                 "a SyncBatchNorm layer was called twice in a step, for parts of the batch (accumulation): its "
                 "statistics would be of two batches; use virtual_shards instead"
             )
         self._called.add(id(layer))
-
-    def end(self) -> None:
-        """End the step, whether it was committed or not."""
-        self.together = self.in_step = False
 
     def sum(self, table: torch.Tensor) -> torch.Tensor:
         """Sum over members, in place."""

@@ -202,18 +202,12 @@ def _watch(process: subprocess.Popen[bytes], seconds: float, most_bytes: int) ->
 
 def _descendants(of: int | None = None) -> Iterator[int]:
     """All processes that this one has started, and those that they have."""
-    for thread in _names(f"/proc/{of or os.getpid()}/task"):
-        with contextlib.suppress(OSError, ValueError):
-            for child in map(int, Path(f"/proc/{of or os.getpid()}/task/{thread}/children").read_text().split()):
-                yield child
-                yield from _descendants(child)
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return [path.name for path in Path(folder).iterdir()]
-    except OSError:  # it has just ended
-        return []
+    with contextlib.suppress(OSError):  # it has just ended
+        for thread in Path(f"/proc/{of or os.getpid()}/task").iterdir():
+            with contextlib.suppress(OSError, ValueError):
+                for child in map(int, (thread / "children").read_text().split()):
+                    yield child
+                    yield from _descendants(child)
 
 
 def _own_bytes(process: int) -> int:

@@ -12,8 +12,6 @@ from types import TracebackType
 from typing import NoReturn
 
 import malletrain
-from malletrain.elastic.errors import ElasticError
-from malletrain.wire import messages
 
 #: Characters of a message that the daemon keeps.
 MAX_TEXT_CHARACTERS = 1900
@@ -27,15 +25,10 @@ ENDED = (
 #: How long the process waits for the daemon to have the report.
 FLUSH_TIMEOUT_S = 2.0
 
-_LIBRARIES = tuple(
-    str(Path(path)) + "/"
-    for path in (
-        Path(malletrain.__file__).parent,
-        sysconfig.get_paths()["stdlib"],
-        sysconfig.get_paths()["purelib"],
-        sysconfig.get_paths()["platlib"],
-    )
-)
+#: This package's folder.
+HOUSE = str(Path(malletrain.__file__).parent) + "/"
+
+_LIBRARIES = (HOUSE, *(f"{sysconfig.get_path(kind)}/" for kind in ("stdlib", "purelib", "platlib")))
 
 _before_end: list[Callable[[], None]] = []
 
@@ -61,54 +54,23 @@ def before_immediate_end(callback: Callable[[], None]) -> None:
     os._exit = end_at_once
 
 
-class FailureReporter:
-    """Sends one report of a failure.
+def text_of(error: BaseException) -> str:
+    """What is said of an exception that ends a script, with its line; "" of one that merely ends the process."""
+    if isinstance(error, SystemExit | KeyboardInterrupt):
+        return ""
+    line = line_of(error.__traceback__)
+    return f"{type(error).__name__}: {error}"[:MAX_TEXT_CHARACTERS] + (f" ({line})" if line else "")
 
-    Args:
-        keep: saves the training state, if this worker is one that does.
-        send: sends a message to the daemon, and returns when it is delivered or after `FLUSH_TIMEOUT_S`.
-    """
 
-    def __init__(
-        self,
-        worker: Callable[[], str],
-        step: Callable[[], int],
-        keep: Callable[[], None],
-        send: Callable[[messages.Message], None],
-    ) -> None:
-        self._worker, self._step, self._keep, self._send = worker, step, keep, send
-        self._reported = False
+def report_uncaught(report: Callable[[BaseException], None]) -> None:
+    """Report what nothing in the script catches, then go on as Python does."""
+    previous = sys.excepthook
 
-    def report(self, error: BaseException, *, whole: bool = True) -> None:
-        """Report an exception of the script; the first one only, and none that merely ends the process. `whole`:
-        whether the training state is that of a step: not between a commit and the end of its step."""
-        if isinstance(error, SystemExit | KeyboardInterrupt):
-            return
-        line = line_of(error.__traceback__)
-        text = f"{type(error).__name__}: {error}"[:MAX_TEXT_CHARACTERS] + (f" ({line})" if line else "")
-        self._report(text, keep=whole and not isinstance(error, ElasticError))  # which says that the state is wrong
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        previous(kind, error, trace)
+        report(error.with_traceback(trace))
 
-    def report_end(self, *, whole: bool) -> None:
-        """Report that the script ends without an exception, and before `Session.finish`. `whole`: see `report`."""
-        self._report(ENDED, keep=whole)
-
-    def _report(self, text: str, *, keep: bool) -> None:
-        if self._reported:
-            return
-        self._reported = True
-        if keep:
-            self._keep()
-        self._send(messages.Failed(self._step(), f"{self._worker()}: {text}"[:MAX_TEXT_CHARACTERS]))
-
-    def install(self) -> None:
-        """Report what nothing in the script catches, then go on as Python does."""
-        previous = sys.excepthook
-
-        def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-            previous(kind, error, trace)
-            self.report(error.with_traceback(trace))
-
-        sys.excepthook = hook
+    sys.excepthook = hook
 
 
 def is_script(filename: str) -> bool:

@@ -14,16 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-import malletrain
-from malletrain.elastic.launch.failure_report import is_script
+from malletrain.elastic.launch.failure_report import HOUSE, is_script
 from malletrain.elastic.launch.own_check import say
 
 log = logging.getLogger("malletrain.elastic")
 
 #: Seconds without a further round of all workers, after which it is said where this one is; and between two looks.
 HANG_S, LOOK_S = 60.0, 5.0
-
-_HOUSE = str(Path(malletrain.__file__).parent) + "/"
 
 
 class HangWatch:
@@ -110,7 +107,7 @@ def place_of(frame: FrameType | None) -> tuple[str, bool]:
     """Where a thread is in the script, "" outside any, and whether it waits there for the other workers."""
     waits = False
     while frame is not None and not is_script(frame.f_code.co_filename):
-        waits |= frame.f_code.co_filename.startswith(_HOUSE)
+        waits |= frame.f_code.co_filename.startswith(HOUSE)
         frame = frame.f_back
     if frame is None:
         return "", False

@@ -93,14 +93,12 @@ class Launcher:
         except WireError as error:
             print(f"malletrain.elastic.launch: {error}", file=sys.stderr)
             return NO_DAEMON_STATUS
-        if welcome.mode == "restart":
-            from malletrain.elastic.launch.restart import Restarter  # most jobs do not need it
+        if welcome.mode in ("restart", "tasks"):
+            from malletrain.elastic.launch.item_worker import ItemWorker  # most jobs need neither
+            from malletrain.elastic.launch.restart import Restarter
 
-            return Restarter(self._client, self._command, self._environ, self._must_end).run()
-        if welcome.mode == "tasks":
-            from malletrain.elastic.launch.item_worker import ItemWorker  # most jobs do not need it
-
-            return ItemWorker(self._client, self._command, self._environ, self._must_end).run()
+            kind = Restarter if welcome.mode == "restart" else ItemWorker
+            return kind(self._client, self._command, self._environ, self._must_end).run()
         descriptor = leave_welcome(welcome)
         self._check = BackgroundCheck(self._client)
         self._environ = {

@@ -80,18 +80,19 @@ class RunningScript:
             with contextlib.suppress(OSError):
                 found.update(path.read_bytes())
         for argument in self.arguments:
-            if (named := self.path_in(argument)) is not None:
+            if (named := self.path_in(argument)[1]) is not None:
                 found.update("\0".join(_looks(named)).encode("utf-8", "replace"))
         return found.hexdigest()[:32]
 
-    def path_in(self, argument: str) -> Path | None:
-        """The file or folder that an argument names, as `data` or `--data=data`; None where it names none."""
-        named = argument.rpartition("=")[2] if argument.startswith("-") else argument
+    def path_in(self, argument: str) -> tuple[str, Path | None]:
+        """The file or folder that an argument names, as `data` or `--data=data`, after its option; None where it
+        names none."""
+        option, equals, named = argument.rpartition("=") if argument.startswith("-") else ("", "", argument)
         path = Path(self.folder) / named
         try:
-            return path if named and path.exists() else None
+            return option + equals, path if named and path.exists() else None
         except (OSError, ValueError):  # too long for a name, or no name at all
-            return None
+            return "", None
 
     def _modules(self) -> Iterator[Path]:
         """Python files that it may import from its own folder: those beside it, and those of packages there."""
@@ -288,9 +289,8 @@ def memory_left() -> int:
 def _absolute(running: RunningScript) -> Iterator[str]:
     """The arguments, with paths as they are found from any folder."""
     for argument in running.arguments:
-        path = running.path_in(argument)
-        option, equals, _ = argument.rpartition("=") if argument.startswith("-") else ("", "", "")
-        yield argument if path is None else f"{option}{equals}{path}"
+        option, path = running.path_in(argument)
+        yield argument if path is None else f"{option}{path}"
 
 
 def main(arguments: list[str]) -> int:

@@ -40,7 +40,7 @@ from malletrain.elastic.launch import (
     wait_for_event,
 )
 from malletrain.elastic.launch.array_resubmit import ArrayResubmitter
-from malletrain.elastic.link.daemon_link import Link
+from malletrain.elastic.link.daemon_link import Link, LinkHandler
 from malletrain.wire import messages
 from malletrain.wire.daemon_url import first_url
 from malletrain.wire.errors import WireError
@@ -58,8 +58,8 @@ EARLY_FAILURE_S = 60.0
 WAITS_FOR_A_PLAN_S = 180.0
 
 
-class Restarter:
-    """One pilot of a job in restart mode; implements `LinkHandler`.
+class Restarter(LinkHandler):
+    """One pilot of a job in restart mode. Without the daemon its script runs on as it is.
 
     Args:
         client: this pilot's connection to the daemon, already registered.
@@ -99,9 +99,6 @@ class Restarter:
 
     # --- LinkHandler -----------------------------------------------------------------------------------------
 
-    def on_plan(self, plan: messages.Plan) -> None:
-        """Nothing to do: the main thread polls the link's plan."""
-
     def check_in(self, number: int) -> messages.CheckedIn:
         """Answer for the launcher, which is alive as long as its node is."""
         return messages.CheckedIn(number, self._plan.generation, 0, self._has_script)
@@ -116,10 +113,6 @@ class Restarter:
 
     def on_top_up(self, tasks: int) -> None:
         self._resubmitter(tasks, self._link.say)
-
-    def while_away(self) -> messages.Plan | None:
-        """Nothing to do: without the daemon the script runs on as it is."""
-        return None
 
     # --- the main thread --------------------------------------------------------------------------------------
 

@@ -27,10 +27,12 @@ END_PATIENCE_S = 600.0
 
 
 class LinkHandler(Protocol):
-    """Callbacks of the link. They run on its threads and, but for `while_away`, must return at once."""
+    """Callbacks of the link. They run on its threads and, but for `while_away`, must return at once. By default plans
+    are left to who polls the link, and no quorum makes one."""
 
     def on_plan(self, plan: messages.Plan) -> None:
         """Take a plan that is newer than all before."""
+        return
 
     def check_in(self, number: int) -> messages.CheckedIn:
         """Answer the daemon's question `number`: is this worker alive, and where is it?"""
@@ -44,6 +46,7 @@ class LinkHandler(Protocol):
     def while_away(self) -> messages.Plan | None:
         """Called while the daemon is unreachable: an urgent plan that a quorum has made, or None. May block for
         seconds."""
+        return None
 
 
 class Directives:

@@ -28,10 +28,17 @@ MakeGroup = Callable[[messages.Plan], Group]
 
 
 class _Build(Making[Group]):
-    def __init__(self, plan: messages.Plan, make: MakeGroup) -> None:
+    """The making of one group; `ended` is called with it on its thread once it is over."""
+
+    def __init__(self, plan: messages.Plan, make: MakeGroup, ended: Callable[[_Build], None]) -> None:
         self.plan = plan
         self.cancelled = False
+        self._ended = ended
         super().__init__(lambda: self._make(make), f"build-{plan.generation}")
+
+    def run(self) -> None:
+        super().run()
+        self._ended(self)
 
     def _make(self, make: MakeGroup) -> Group | None:
         group = make(self.plan)
@@ -71,13 +78,10 @@ class PendingGroups:
             for generation, older in self._builds.items():
                 if generation < plan.generation:
                     older.cancelled = True
-            build = self._build(plan, make) if make is not None else None
-        if plan.urgent:
-            return
-        if build is None:
-            self.ready = plan.generation
-        else:
-            threading.Thread(target=self._await, args=(build,), name="malletrain-ready", daemon=True).start()
+            if make is not None:
+                self._build(plan, make)
+            elif not plan.urgent:
+                self.ready = plan.generation
 
     def plan(self, generation: int) -> messages.Plan:
         """The plan of `generation`, which must have been heard."""
@@ -103,31 +107,27 @@ class PendingGroups:
                     build.cancelled = True
                     build.drop()
 
-    def give_up(self, seconds: float) -> bool:
-        """Give up every group that is being made. Returns whether all threads end within `seconds`."""
+    def give_up(self) -> None:
+        """Give up every group that is being made."""
         with self._lock:
-            builds = list(self._builds.values())
-        end = time.monotonic() + seconds
-        for build in builds:
-            build.cancelled = True
-        return all(build.is_over(max(0.0, end - time.monotonic())) for build in builds)
+            for build in self._builds.values():
+                build.cancelled = True
 
     def _build(self, plan: messages.Plan, make: MakeGroup) -> _Build:
         """One for each plan, whether the training thread or the link's asks first."""
         build = self._builds.get(plan.generation)
         if build is None:
-            build = self._builds[plan.generation] = _Build(plan, make)
+            build = self._builds[plan.generation] = _Build(plan, make, self._ended)
         return build
 
-    def _await(self, build: _Build) -> None:
+    def _ended(self, build: _Build) -> None:
         generation = build.plan.generation
+        if build.plan.urgent:  # which members do not vote for; the training thread says whether it fails
+            return
         try:
-            while not build.wait(1.0):
-                pass
-            if build.made is None:
-                return
-            log.debug("generation %d: ready", generation)
-            self.ready = max(self.ready, generation)
+            if build.wait(0.0) and build.made is not None:
+                log.debug("generation %d: ready", generation)
+                self.ready = max(self.ready, generation)
         except ElasticError:
             return  # `group` raises it on the training thread
         except PeerLost as lost:

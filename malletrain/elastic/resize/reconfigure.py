@@ -15,6 +15,7 @@ urgent plan needs no vote: it replaces the present world at once.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -233,14 +234,16 @@ class Reconfigurer:
     def join(self, tried: int = 0) -> None:
         """Wait for the first plan after generation `tried` that has a seat for this worker, and enter its world.
         Raises `Released`: the job is over, or the daemon has been silent for too long."""
+        self._enter_next(self._next_plan, tried)
+
+    def _enter_next(self, next_plan: Callable[[int], messages.Plan], tried: int) -> None:
+        """Enter the world of the first plan after generation `tried` for which that succeeds."""
         while True:
-            plan = self._next_plan(tried)
+            plan = next_plan(tried)
             tried = plan.generation
-            try:
+            with contextlib.suppress(Aborted):
                 self._enter(plan, self._wait_for_group(plan))
                 return
-            except Aborted:
-                continue
 
     def _next_plan(self, tried: int) -> messages.Plan:
         """Wait for a plan after generation `tried` with a seat for this worker."""
@@ -259,7 +262,8 @@ class Reconfigurer:
         """Enter the present world of a session that has ended, for the one after it, with the main worker's state.
         Returns whether it is that world still. Raises `Released`: as `join`; `SessionOver`: the others are in a
         later one."""
-        (self._plan, self._bound, self._agreed), self._committer.world = before.agreed_so_far()
+        self._plan, self._bound, self._agreed = before._plan, before._bound, before._agreed
+        self._committer.world = before._committer.world
         plan, world = self._plan, self._committer.world
         if plan is None:
             raise ElasticError("a session that has ended had no world: a fault of malletrain")
@@ -272,11 +276,6 @@ class Reconfigurer:
             return False
         finally:
             self._member.follows = False
-
-    def agreed_so_far(self) -> tuple[tuple[messages.Plan | None, messages.Plan | None, int], TrainingWorld]:
-        """What the next session goes on from: the plan of the present world, one that is bound, the generation on
-        which all have agreed; and that world."""
-        return (self._plan, self._bound, self._agreed), self._committer.world
 
     def wait_seat(self) -> None:
         """Wait for a plan that has a seat for this worker, which passes over a session and enters no world. Raises
@@ -305,43 +304,36 @@ class Reconfigurer:
     def recover(self) -> None:
         """After a fault, abandon the world, wait for the plan that replaces it, and enter that one's world. Raises
         `Released`: it has no seat for this worker, or the daemon has been silent for too long."""
+        failed = self._committer.world
+        if self._member.link is None and failed.size > 1:
+            raise ElasticError("a process that was started with this one is lost, and without a daemon none follows")
+        failed.group.abandon()
         self._recovering_since = time.monotonic()
         try:
-            self._recover()
+            self._enter_next(self._urgent_plan, failed.generation)
         finally:
             self._recovering_since = None
         self._agreed = 0
 
-    def _recover(self) -> None:
-        member, failed = self._member, self._committer.world
-        if member.link is None and failed.size > 1:
-            raise ElasticError("a process that was started with this one is lost, and without a daemon none follows")
-        link = member.need_link()
-        failed.group.abandon()
-        since = time.monotonic()
-        tried = failed.generation
-        while True:
-            with link.changed:
-                while (plan := link.plan) is None or not plan.voids(tried):
-                    member.check(plan.generation if plan else 0)
-                    if self._must_end():
-                        break
-                    if time.monotonic() - max(since, link.last_contact) > RECOVERY_SILENCE_LIMIT_S:
-                        saved, why = self._checkpointing.save_if_possible()
-                        kept = f"; state saved at {saved}" if saved else f"; {why}" if why else ""
-                        member.release(f"peers are lost and the daemon is silent{kept}")
-                    link.changed.wait(POLL_INTERVAL_S)
-            if plan is not None and plan.voids(tried) and not member.has_seat(plan):
-                # (Who else is left, nobody knows.)
-                self._leave(plan.generation, saves=self._checkpointing.can_write and not plan.members)
-            if plan is None or self._must_end():
-                self._leave(0, saves=self._checkpointing.can_write)
-            tried = plan.generation
-            try:
-                self._enter(plan, self._wait_for_group(plan))
-                return
-            except Aborted:
-                continue
+    def _urgent_plan(self, tried: int) -> messages.Plan:
+        """Wait for the plan that replaces the world of generation `tried`, and has a seat for this worker."""
+        member, link, since = self._member, self._member.need_link(), self._recovering_since or 0.0
+        with link.changed:
+            while (plan := link.plan) is None or not plan.voids(tried):
+                member.check(plan.generation if plan else 0)
+                if self._must_end():
+                    break
+                if time.monotonic() - max(since, link.last_contact) > RECOVERY_SILENCE_LIMIT_S:
+                    saved, why = self._checkpointing.save_if_possible()
+                    kept = f"; state saved at {saved}" if saved else f"; {why}" if why else ""
+                    member.release(f"peers are lost and the daemon is silent{kept}")
+                link.changed.wait(POLL_INTERVAL_S)
+        if plan is not None and plan.voids(tried) and not member.has_seat(plan):
+            # (Who else is left, nobody knows.)
+            self._leave(plan.generation, saves=self._checkpointing.can_write and not plan.members)
+        if plan is None or self._must_end():
+            self._leave(0, saves=self._checkpointing.can_write)
+        return plan
 
     def _must_end(self) -> bool:
         """Whether this worker was asked to end, and has waited for another world as long as it may."""

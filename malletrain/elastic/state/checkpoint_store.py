@@ -22,6 +22,7 @@ from pathlib import Path
 
 import torch
 
+from malletrain.elastic.comm.background import BackgroundThread
 from malletrain.elastic.comm.step_commit import StepCommitter
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.private_folder import PrivateFolder
@@ -83,7 +84,7 @@ class CheckpointStore:
         self._resumed = CheckpointStore(resumed, every_s) if resumed is not None else None
         self._every_s = every_s
         self._last = time.monotonic()
-        self._writer: threading.Thread | None = None
+        self._writer: BackgroundThread | None = None
         self._confirmed = threading.Event()
 
     def save(self, state: TrainingState) -> Path:
@@ -112,8 +113,7 @@ class CheckpointStore:
             except ElasticError as error:
                 log.warning("%s", error)
 
-        self._writer = threading.Thread(target=write, name="malletrain-checkpoint", daemon=True)
-        self._writer.start()
+        self._writer = BackgroundThread(write, "checkpoint")
 
     def confirm(self) -> None:
         """Confirm that the step saved by `save_async` is committed at every member."""
