@@ -63,7 +63,9 @@ runs = st.lists(
 
 
 @settings(max_examples=300, deadline=None)
-@given(runs=runs, seed=st.integers(0, 2**32), noise=st.sampled_from([0.0, 0.02, 0.08]), sizes=st.sampled_from([1, 20]))
+@given(
+    runs=runs, seed=st.integers(0, 2**32), noise=st.sampled_from([0.0, 0.02, 0.08]), sizes=st.sampled_from([1, 20])
+)
 def test_looking_at_what_is_new_finds_what_looking_at_all_windows_would(
     runs: list[tuple[int, float, list[int], list[int], str, list[int]]], seed: int, noise: float, sizes: int
 ) -> None:
