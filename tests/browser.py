@@ -114,8 +114,10 @@ def chromium(profile: Path) -> Iterator[Browser]:
         wanted = {"goog:chromeOptions": {"args": args}, "goog:loggingPrefs": {"browser": "ALL"}}
         session = root.call("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})["sessionId"]
         made = Browser(f"{root.base}/session/{session}")
-        yield made
-        made.call("DELETE", "")
+        try:
+            yield made
+        finally:  # chromedriver that ends leaves its Chromium running
+            made.call("DELETE", "")
     finally:
         driver.terminate()
         driver.wait(60)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=("own", "trixie", "forky"),
         help="only tests on real Slurm of this release (Debian's name)",
     )
+    parser.addoption(
+        "--half-until", metavar="FILE", help="every other worker runs tests only once there is this file"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> None:
+    """A worker that waits still gives tests to others (`--dist worksteal`)."""
+    over, worker = item.config.getoption("--half-until"), os.environ.get("PYTEST_XDIST_WORKER", "gw0")
+    while over and int(worker.removeprefix("gw")) % 2 and not Path(over).exists():
+        time.sleep(0.1)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

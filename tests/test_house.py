@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections import defaultdict
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -61,14 +62,42 @@ def test_no_two_rooms_have_a_module_of_one_name() -> None:
     assert not twice
 
 
-def test_no_two_public_classes_have_one_name() -> None:
+def classes_of_one_name(root: Path, package: str) -> dict[str, list[str]]:
+    """Public classes with the name of another one, in one room or in two of which one imports the other."""
+    rooms: dict[str, set[str]] = defaultdict(set)
+    for name, used in imports(root, package).items():
+        rooms[room_of(name)] |= {room_of(each) for each in used}
     places = defaultdict(list)
-    for path in FILES:
+    for path in sorted(root.rglob("*.py")):
+        module = ".".join([package, *path.relative_to(root).with_suffix("").parts])
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places[node.name].append(dotted(path))
-    twice = {name: found for name, found in places.items() if len(found) > 1}
-    assert not twice
+                places[node.name].append(module)
+    return {
+        name: modules
+        for name, modules in places.items()
+        for one, other in itertools.combinations(modules, 2)
+        if room_of(one) in rooms[room_of(other)] | {room_of(other)} or room_of(other) in rooms[room_of(one)]
+    }
+
+
+def room_of(module: str) -> str:
+    return ".".join(module.split(".")[:2])
+
+
+def test_no_two_public_classes_have_one_name_where_their_rooms_meet() -> None:
+    assert classes_of_one_name(PACKAGE, "malletrain") == {}
+
+
+def test_classes_of_one_name_are_found_where_their_rooms_meet(tmp_path: Path) -> None:
+    for room, more in {"a": "class Own: pass", "b": "from p.a import file", "c": ""}.items():
+        (tmp_path / room).mkdir()
+        (tmp_path / room / "file.py").write_text(f"{more}\nclass Row: pass\n")
+    (tmp_path / "a" / "other.py").write_text("class Own: pass")
+    found = classes_of_one_name(tmp_path, "p")
+    assert found == {"Row": ["p.a.file", "p.b.file", "p.c.file"], "Own": ["p.a.file", "p.a.other"]}
+    (tmp_path / "b" / "file.py").write_text("class Row: pass\n")
+    assert classes_of_one_name(tmp_path, "p").keys() == {"Own"}
 
 
 def test_no_file_imports_itself_through_others() -> None:

@@ -50,7 +50,7 @@ class ReplaySettings(Section):
     costs_from: str = Field(default="", description="The journal of a daemon: activation and stalls as it measured.")
     ideal: bool = Field(default=False, description="No tick, no limits on pilots, no reserve.")
     engine: Literal["fast", "loop"] = Field(
-        default="fast", description="loop: the daemon's own, a hundred times slower."
+        default="fast", description="loop: the daemon's own, some 20 times slower."
     )
     budget: list[str] = Field(default=[], description="Node-hours, as 500/week or vision=20/day.")
     node_class: list[str] = Field(

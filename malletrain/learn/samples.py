@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, MutableSequence, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from statistics import median
-
-import numpy as np
+from typing import NamedTuple
 
 from malletrain.domain.job import Curve, ThroughputSample
 from malletrain.learn.curve_families import Scaling
@@ -15,6 +15,8 @@ from malletrain.sizing.problem import MAX_NODES
 
 #: Windows that are kept of each size.
 MAX_WINDOWS_PER_SIZE = 32
+#: Windows that are kept of a job: they last seconds, so this is hours of training.
+MAX_WINDOWS = 512
 #: Samples/s beyond which a number is taken for nonsense.
 MAX_SAMPLES_PER_S = 1e15
 #: A gradient noise scale beyond which a number is taken for nonsense (samples).
@@ -33,43 +35,60 @@ MIN_DRIFT_LOG_RATIO = 0.1
 MAX_BATCH_RATIO = 1.1
 
 
-def keep_sample(samples: MutableSequence[ThroughputSample], sample: ThroughputSample) -> None:
-    """Append `sample`, and drop the oldest of its size and batch beyond `MAX_WINDOWS_PER_SIZE`, so that hours at one
-    size do not displace the others."""
-    kind = _kind(sample)
-    same = [i for i, other in enumerate(samples) if other.nodes == sample.nodes and _kind(other) == kind]
-    if len(same) >= MAX_WINDOWS_PER_SIZE:
-        del samples[same[0]]
-    samples.append(sample)
+class _Kept(NamedTuple):
+    number: int
+    batch: float  #: samples a step, or of the whole window where its steps are not known
+    sample: ThroughputSample
 
 
-def forget_earlier_phase(samples: MutableSequence[ThroughputSample]) -> float | None:
-    """Drop the samples from before throughput changed at the size, batch and class of nodes of the last one.
+class KeptWindows:
+    """The windows of training of one job that are kept, in order: of each size and batch the newest, so that hours at
+    one size do not displace the others, and all of the phase that the job is in."""
 
-    Returns when the phase that the job is in now began (Unix seconds), None where nothing has changed. In another
-    phase a job may scale otherwise, at every size.
-    """
-    if not samples:
-        return None
-    last = samples[-1]
-    first = _changed_at([sample for sample in samples if _alike(sample, last)])
-    if first is None:
-        return None
-    while samples[0] is not first:  # a deque cannot be sliced
-        del samples[0]
-    return first.at
+    def __init__(self) -> None:
+        self._by_kind: dict[tuple[int, str, int], deque[_Kept]] = {}  # nodes, class of nodes, and about which batch
+        self._taken = 0
+        self._unchanged: list[_Kept] = []  # the last that were looked at together, with no change among them
 
+    def __iter__(self) -> Iterator[ThroughputSample]:
+        return (kept.sample for kept in sorted(chain.from_iterable(self._by_kind.values())))
 
-def _alike(one: ThroughputSample, other: ThroughputSample) -> bool:
-    """Whether two windows show the same size, batch (about: a last one may be short) and class of nodes."""
-    if one.nodes != other.nodes or one.node_class != other.node_class:
-        return False
-    first, second = one.samples * max(other.steps, 1), other.samples * max(one.steps, 1)
-    return max(first, second) <= MAX_BATCH_RATIO * min(first, second)
+    def keep(self, sample: ThroughputSample) -> None:
+        """Take in the next window, and drop the oldest beyond `MAX_WINDOWS_PER_SIZE` or `MAX_WINDOWS`."""
+        self._taken += 1
+        batch = sample.samples / max(sample.steps, 1)
+        kind = sample.nodes, sample.node_class, round(batch) if sample.steps > 0 else 0
+        same = self._by_kind.setdefault(kind, deque(maxlen=MAX_WINDOWS_PER_SIZE))
+        same.append(_Kept(self._taken, batch, sample))
+        if sum(map(len, self._by_kind.values())) > MAX_WINDOWS:
+            self._drop_before(1 + min(same[0].number for same in self._by_kind.values()))
 
+    def forget_earlier_phase(self, latest: ThroughputSample) -> float | None:
+        """Drop the windows from before throughput changed at the size, batch and class of nodes of the `latest` one.
 
-def _kind(sample: ThroughputSample) -> tuple[int, int, str]:
-    return sample.nodes, round(sample.samples / sample.steps) if sample.steps > 0 else 0, sample.node_class
+        Returns when the phase that the job is in now began (Unix seconds), None where nothing has changed. In another
+        phase a job may scale otherwise, at every size. To be called after each window.
+        """
+        batch = latest.samples / max(latest.steps, 1)
+        least, most = batch / MAX_BATCH_RATIO, batch * MAX_BATCH_RATIO  # a last one may be short
+        at_size = [same for kind, same in self._by_kind.items() if kind[:2] == (latest.nodes, latest.node_class)]
+        alike = sorted(kept for same in at_size for kept in same if least <= kept.batch <= most)
+        before, self._unchanged = self._unchanged, alike
+        if alike[:-1] == before[1 - len(alike) :]:  # then only the newest can tell of a change
+            alike = alike[-2 * DRIFT_WINDOWS :]
+        first = _change([kept.sample for kept in alike])
+        if first is None:
+            return None
+        self._drop_before(alike[first].number)
+        self._unchanged = []
+        return alike[first].sample.at
+
+    def _drop_before(self, number: int) -> None:
+        for kind, same in list(self._by_kind.items()):
+            while same and same[0].number < number:
+                same.popleft()
+            if not same:
+                del self._by_kind[kind]
 
 
 def valid_samples(samples: Iterable[ThroughputSample]) -> tuple[list[ThroughputSample], dict[str, int]]:
@@ -131,7 +150,7 @@ def since_drift(samples: Sequence[ThroughputSample]) -> tuple[list[ThroughputSam
     by_size: dict[int, list[ThroughputSample]] = {}
     for sample in samples:
         by_size.setdefault(sample.nodes, []).append(sample)
-    changed = [at for windows in by_size.values() if (at := _changed_at(windows)) is not None]
+    changed = [windows[first] for windows in by_size.values() if (first := _change(windows)) is not None]
     if not changed:
         return [], list(samples)
     # Samples come in the order of the journal; clocks may jump.
@@ -139,21 +158,18 @@ def since_drift(samples: Sequence[ThroughputSample]) -> tuple[list[ThroughputSam
     return list(samples[:first]), list(samples[first:])
 
 
-def _changed_at(windows: Sequence[ThroughputSample]) -> ThroughputSample | None:
-    """The window of one size with which the latest change begins."""
-    count = DRIFT_WINDOWS
-    if len(windows) < 2 * count:
-        return None
-    rate = np.log([w.samples for w in windows]) - np.log([w.seconds for w in windows])
-    rows = np.lib.stride_tricks.sliding_window_view(rate, count)
-    off = rows[count:] - np.median(rows[:-count], axis=1)[:, None]
-    far = (off.min(axis=1) > MIN_DRIFT_LOG_RATIO) | (off.max(axis=1) < -MIN_DRIFT_LOG_RATIO)
-    if not far.any():
-        return None
-    # Several rows tell of the same change: it begins with the first of them.
-    last = int(np.flatnonzero(far)[-1])
-    earlier = np.flatnonzero(~far[:last])
-    return windows[count + (int(earlier[-1]) + 1 if len(earlier) else 0)]
+def _change(windows: Sequence[ThroughputSample]) -> int | None:
+    """With which of the windows of one size the latest change begins."""
+    rates = [math.log(window.samples) - math.log(window.seconds) for window in windows]
+    found = None
+    for first in range(len(rates) - DRIFT_WINDOWS, DRIFT_WINDOWS - 1, -1):
+        usual = median(rates[first - DRIFT_WINDOWS : first])
+        since = rates[first : first + DRIFT_WINDOWS]
+        if min(since) - usual > MIN_DRIFT_LOG_RATIO or max(since) - usual < -MIN_DRIFT_LOG_RATIO:
+            found = first  # several in a row tell of the same change: it begins with the first of them
+        elif found is not None:
+            break
+    return found
 
 
 def scaling_of(samples: Sequence[ThroughputSample]) -> Scaling | None:

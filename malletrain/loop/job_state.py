@@ -28,10 +28,8 @@ from malletrain.domain.pilot_life import NO_DAEMON_STATUS, after, is_without_nod
 from malletrain.domain.snapshot import SlurmState
 from malletrain.learn.curve import CurveFit
 from malletrain.learn.prior_jobs import Evidence
-from malletrain.learn.samples import MAX_NOISE_SCALE, forget_earlier_phase, invalid_reason, keep_sample, refutation
+from malletrain.learn.samples import MAX_NOISE_SCALE, KeptWindows, invalid_reason, refutation
 
-#: Samples kept for each job's curve: windows of seconds, so this is hours of training.
-SAMPLES_KEPT = 512
 #: Changes of a job's world that are kept with their times: what they say of its pace is then of late.
 WORLDS_KEPT = 17
 
@@ -46,7 +44,7 @@ class JobState:
     over_since: float | None = None
     pilots: dict[str, Pilot] = field(default_factory=dict)
     world: World | None = None
-    samples: deque[ThroughputSample] = field(default_factory=lambda: deque(maxlen=SAMPLES_KEPT))
+    samples: KeptWindows = field(default_factory=KeptWindows)
     samples_taken: int = 0
     first_sample_at: float | None = None
     samples_done: float = 0.0
@@ -272,10 +270,10 @@ def _samples(record: JobState, event: Event, window: kinds.SamplesReported) -> N
     record.samples_taken += 1
     if record.first_sample_at is None:
         record.first_sample_at = event.at
-    keep_sample(record.samples, sample)
+    record.samples.keep(sample)
     if record.believed_curve is not None:
         record.curve_refuted = refutation(record.believed_curve, record.samples, sample)
-    if (began := forget_earlier_phase(record.samples)) is not None:
+    if (began := record.samples.forget_earlier_phase(sample)) is not None:
         record.phase_began = began
     if record.probe is not None and record.probe.nodes == sample.nodes:
         record.probe_windows[event.pilot or ""] += 1

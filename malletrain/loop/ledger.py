@@ -384,7 +384,7 @@ class Ledger:
         if record.fitted_at != record.samples_taken:
             pooled = self._pooled(application(record.job), record.job.id)
             record.fit = fit_curve(record.samples, pooled)
-            record.by_class = fits_by_class(record.samples, pooled)
+            record.by_class = fits_by_class(tuple(record.samples), pooled)
             record.curve = None if record.fit is None else record.fit.curve(record.job.max_nodes)
             record.telling = shared_evidence(record.fit, record.telling)
             record.fitted_at = record.samples_taken

@@ -19,8 +19,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, cast
 
-import torch._dynamo  # noqa: F401 - which the first optimizer of a process imports
-
 from malletrain.script_check.checked_script import main, put
 
 
@@ -110,5 +108,7 @@ def _started(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    import torch._dynamo  # noqa: F401 - which the first optimizer of a process imports
+
     _started(Path(sys.argv[1]))
     main(sys.argv[2:])

@@ -40,7 +40,7 @@ from malletrain.learn.advisor import JobKnowledge
 from malletrain.learn.curve import CurveFit, fit_curve, shared_evidence
 from malletrain.learn.prior_jobs import MAX_PRIOR_JOBS, Evidence, PriorJobs, application
 from malletrain.learn.profiling import advice_for, expected_curve, probe_changes, with_advice, within_reach
-from malletrain.learn.samples import forget_earlier_phase, keep_sample
+from malletrain.learn.samples import KeptWindows
 from malletrain.learn.scale_up_profiling import next_measurement_size
 from malletrain.replay.workload import IMAGENET, POLLUX
 from malletrain.sizing.policies.exact import Exact
@@ -63,7 +63,7 @@ class Training:
     job: MalleableJob
     truth: Curve
     nodes: int = 0
-    samples: list[ThroughputSample] = field(default_factory=list)
+    samples: KeptWindows = field(default_factory=KeptWindows)
     found: CurveFit | None = None
     probe: Probe | None = None
     probes: list[tuple[float, int]] = field(default_factory=list)
@@ -122,7 +122,7 @@ def climb(job: Training, nodes: int, seconds: float, measure: Callable[[Training
         if job.at_stop_s < STOP_S:
             return lost, seconds
         measure(job, stop)
-        job.climb[stop], job.at_stop_s = job.samples[-1].rate, 0.0
+        job.climb[stop], job.at_stop_s = tuple(job.samples)[-1].rate, 0.0
         lost += COSTS.grow_s * job.speedup(nodes)
     job.climbing = False
     return lost, seconds - left_s
@@ -193,9 +193,10 @@ def run(
 
     def measure(job: Training, nodes: int) -> None:
         measured = job.truth.throughput(nodes) * float(np.exp(NOISE * random.standard_normal()))
-        keep_sample(job.samples, ThroughputSample(now, nodes, 1e3, 1e3 / measured, 20))
+        sample = ThroughputSample(now, nodes, 1e3, 1e3 / measured, 20)
+        job.samples.keep(sample)
         job.first_at = now if job.first_at is None else job.first_at
-        began = forget_earlier_phase(job.samples)
+        began = job.samples.forget_earlier_phase(sample)
         job.phase_began = job.phase_began if began is None else began
         if name == "active":
             others = pooled(job, jobs)

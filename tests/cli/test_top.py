@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 from malletrain.domain.event import EventKind
 from tests.api.house import House
 from tests.cli.conftest import Desk
+from tests.waiting import wait_until
 from tests.world import event_of
 
 CODE = "import malletrain.cli.main as m; m.main()"
@@ -39,13 +41,17 @@ class Terminal:
         self.seen = ""
 
     def wait_for(self, words: str, times: int = 1) -> None:
-        deadline = time.monotonic() + 120
-        while self.seen.count(words) < times:
-            assert time.monotonic() < deadline, self.seen[-3000:]
-            try:
-                self.seen += os.read(self.fd, 65536).decode("utf-8", "replace")
-            except BlockingIOError:
-                time.sleep(0.02)
+        wait_until(lambda: self._read().count(words) >= times, what=words)
+
+    def wait_end(self) -> int | None:
+        """Its exit status. A process whose terminal nobody reads may wait to write its last lines."""
+        wait_until(lambda: self._read() != "" and self.process.poll() is not None, what="its end")
+        return self.process.returncode
+
+    def _read(self) -> str:
+        with contextlib.suppress(OSError):  # nothing more for now, or for ever (EIO)
+            self.seen += os.read(self.fd, 65536).decode("utf-8", "replace")
+        return self.seen
 
     def close(self) -> None:
         if self.process.poll() is None:
@@ -63,7 +69,7 @@ def test_top_draws_again_and_again_until_ctrl_c(desk: Desk, api: House) -> None:
         api.journal.append([event_of(time.time(), EventKind.JOB_HELD, job, reason="a pause for coffee")])
         terminal.wait_for("a pause for coffee")
         terminal.process.send_signal(signal.SIGINT)
-        assert terminal.process.wait(60) == 130
+        assert terminal.wait_end() == 130
         assert "Traceback" not in terminal.seen
     finally:
         terminal.close()

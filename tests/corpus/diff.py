@@ -36,10 +36,12 @@ def _read(text: str) -> object:
 
 
 def _read_line(line: str) -> object:
+    """A JSON document, also one that follows its name and a colon; or the line."""
+    head, _, rest = line.partition(": ")
     try:
         return json.loads(line)
     except ValueError:
-        return line
+        return {head: _read_line(rest)} if rest.startswith(("{", "[")) else line
 
 
 def _differences(old: object, new: object, path: str) -> Iterator[str]:

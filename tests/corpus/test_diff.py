@@ -18,6 +18,7 @@ from tests.corpus.diff import fields, folders
         ('{"x": "{\\"seq\\": 2}"}', '{"x": "{\\"seq\\": 3}"}', ["x.seq: 2 -> 3"]),
         ('{"n": 1}\n{"n": 2}\n', '{"n": 1}\n{"n": 5}\n', ["[1].n: 2 -> 5"]),
         ("sinfo a\nsinfo b\n", "sinfo a\nsinfo c\n", ["[1]: sinfo b -> sinfo c"]),
+        ('id 1: {"a": 1, "b": 2}\nx\n', 'id 1: {"a": 1, "b": 3}\nx\n', ["[0].id 1.b: 2 -> 3"]),
         ('{"a": 1}', '{"a": 1}', []),
     ],
 )

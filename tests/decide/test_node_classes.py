@@ -8,7 +8,7 @@ from malletrain.domain.event import EventKind, JsonValue
 from malletrain.domain.job import ThroughputSample
 from malletrain.domain.snapshot import Node, NodeState
 from malletrain.learn.curve import fit_curve
-from malletrain.learn.samples import keep_sample
+from malletrain.learn.samples import KeptWindows
 from tests.world import START, World, event_of, job
 
 
@@ -31,9 +31,9 @@ def test_a_job_that_moves_to_faster_nodes_keeps_the_shape_and_not_the_level() ->
 
 
 def test_windows_of_each_class_are_kept_apart() -> None:
-    kept: list[ThroughputSample] = []
+    kept = KeptWindows()
     for sample in [*windows("a", {1: 1.0}, 40), *windows("b", {1: 2.0}, 40)]:
-        keep_sample(kept, sample)
+        kept.keep(sample)
     assert {sum(s.node_class == name for s in kept) for name in "ab"} == {32}
 
 

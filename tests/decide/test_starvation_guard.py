@@ -82,9 +82,9 @@ def test_no_policy_lets_a_job_wait_for_ever(name: str) -> None:
     """
     world = World(8, PATIENT, policy(name))
     for number in (1, 2, 3):
-        world.submit(wanted(number, 1, 8, scales=True), tasks=200)
-    world.submit(wanted(4, 5, 8, scales=False), tasks=200)
-    world.submit(wanted(5, 4, 4, scales=False), tasks=200)
+        world.submit(wanted(number, 1, 8, scales=True))
+    world.submit(wanted(4, 5, 8, scales=False))
+    world.submit(wanted(5, 4, 4, scales=False))
     hungry = dict.fromkeys(range(1, 6), 0.0)
     bound = PATIENT.max_wait_s + len(hungry) * (PATIENT.turn_s + 3 * TICK_S) + 2 * TICK_S
     worst = dict(hungry)

@@ -112,16 +112,23 @@ class MainQueue:
 
     def wait_for_cycles(self) -> None:
         """Until the main scheduler and backfill have run again, with one more job to look at, which wakes both."""
-        before = self._cycles()
+        before = cycles(self._lab)
         self._lab.submit("sleep 600", "-p", "batch", "--nodes=1", "--exclusive", "--time=30", user="bob")
-        self._lab.wait_for(
-            lambda: all(now >= then + more for now, then, more in zip(self._cycles(), before, CYCLES, strict=True)),
-            60,
-            "cycles of both schedulers",
-        )
+        wait_for_cycles(self._lab, before)
 
-    def _cycles(self) -> list[int]:
-        return [int(n) for n in re.findall(r"Total cycles: +(\d+)", self._lab.run(["sdiag"]).stdout)]
+
+def cycles(lab: Lab) -> list[int]:
+    """How many the main scheduler and backfill have run."""
+    return [int(n) for n in re.findall(r"Total cycles: +(\d+)", lab.run(["sdiag"]).stdout)]
+
+
+def wait_for_cycles(lab: Lab, before: Sequence[int]) -> None:
+    """Until both schedulers have run again since they had run so often."""
+    lab.wait_for(
+        lambda: all(now >= then + more for now, then, more in zip(cycles(lab), before, CYCLES, strict=True)),
+        60,
+        "cycles of both schedulers",
+    )
 
 
 def about_main_jobs(lab: Lab, preemptible: Sequence[str] = ()) -> list[Finding]:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from malletrain.domain.job import ThroughputSample
 from malletrain.learn.curve import CurveFit, Estimate, fit_curve
 from malletrain.learn.curve_families import Scaling
-from malletrain.learn.samples import accepted_rates, keep_sample, scaling_of
+from malletrain.learn.samples import KeptWindows, accepted_rates, scaling_of
 from scripts.bench import curves as curves_bench
 
 Model = TypeVar("Model", str, tuple[str, int, int])
@@ -186,11 +186,11 @@ def test_throughput_that_changes_is_measured_again(windows: int) -> None:
 
 
 def test_hours_at_one_size_do_not_make_others_forgotten() -> None:
-    kept: list[ThroughputSample] = []
+    kept = KeptWindows()
     for at, n in enumerate((1, 4, *(8 for _ in range(500)))):
-        keep_sample(kept, ThroughputSample(float(at), n, 100.0 * n, 10.0, 10))
+        kept.keep(ThroughputSample(float(at), n, 100.0 * n, 10.0, 10))
     assert [s.nodes for s in kept] == [1, 4, *(8 for _ in range(32))]
-    assert [s.at for s in kept[-2:]] == [500.0, 501.0]
+    assert [s.at for s in kept][-2:] == [500.0, 501.0]
 
 
 any_float = st.floats() | st.floats(1e-3, 1e6)

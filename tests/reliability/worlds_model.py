@@ -17,7 +17,8 @@ import argparse
 import sys
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 #: A quorum's number exceeds every one that its members have seen by this much (500 there).
 QUORUM_GAP = 10
@@ -60,8 +61,7 @@ class Rules:
     keeps: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """A plan; `votes_bound_to`: the plan to which its voters were bound, 0 for one of the daemon's.
 
     A member takes the plan of its vote as the vote's outcome, so not after it has bound itself to another. To one
@@ -74,8 +74,7 @@ class Plan:
     with_newcomers: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Worker:
+class Worker(NamedTuple):
     """One worker.
 
     Attributes:
@@ -90,8 +89,7 @@ class Worker:
     bound: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(NamedTuple):
     """Everything that counts.
 
     Attributes:
@@ -121,8 +119,8 @@ class State:
     def change(self, which: int, **changes: object) -> State:
         """With one worker changed."""
         workers = list(self.workers)
-        workers[which] = replace(workers[which], **changes)  # type: ignore[arg-type]
-        return replace(self, workers=tuple(workers))
+        workers[which] = workers[which]._replace(**changes)  # type: ignore[arg-type]
+        return self._replace(workers=tuple(workers))
 
 
 def begin(workers: int, newcomers: int = 0) -> State:
@@ -138,7 +136,7 @@ def steps(now: State, rules: Rules) -> Iterator[tuple[str, State]]:
             continue
         yield f"{which} changes sides", now.change(which, hears=not worker.hears)
         if now.deaths < rules.deaths:
-            yield f"{which} dies", replace(now.change(which, lives=False), deaths=now.deaths + 1)
+            yield f"{which} dies", now.change(which, lives=False)._replace(deaths=now.deaths + 1)
         if which in now.fenced:
             yield f"Slurm ends {which}", now.change(which, lives=False)
         if worker.hears and which in now.given_up:
@@ -156,7 +154,7 @@ def steps(now: State, rules: Rules) -> Iterator[tuple[str, State]]:
     if now.restarts < rules.restarts:
         highest = max(plan.number for plan in now.plans if not plan.votes_bound_to)
         least = max(now.least, highest) + RESTART_GAP
-        again = replace(now, world=0, pending=0, given_up=now.fenced, least=least, restarts=now.restarts + 1)
+        again = now._replace(world=0, pending=0, given_up=now.fenced, least=least, restarts=now.restarts + 1)
         yield "the daemon starts again", again
     yield from _daemon(now, rules) if now.world else _restarted(now, rules)
     yield from _vote(now, rules)
@@ -172,12 +170,11 @@ def _trains(now: State, plan: Plan) -> Iterator[tuple[str, State]]:
     for which in plan.members:
         after = after.change(which, at=plan.number)
     if now.trained[-1] != plan.number:
-        after = replace(after, trained=(*now.trained, plan.number))
+        after = after._replace(trained=(*now.trained, plan.number))
     known = now.world or now.pending == plan.number
     if known and members[0].hears and not plan.members & now.given_up and plan.number > now.world:
-        after = replace(
-            after, world=plan.number, pending=0, taken=max(now.taken, plan.number)
-        )  # reported, or adopted
+        # Reported, or adopted.
+        after = after._replace(world=plan.number, pending=0, taken=max(now.taken, plan.number))
     if after != now:
         yield f"{plan.number} trains", after
 
@@ -210,9 +207,9 @@ def _daemon(now: State, rules: Rules) -> Iterator[tuple[str, State]]:
         return
     if not answer:
         if rules.newcomers or rules.restarts:  # nobody is heard: the world is dropped
-            yield "the daemon drops the world", replace(now, world=0, pending=0)
+            yield "the daemon drops the world", now._replace(world=0, pending=0)
         return
-    after = replace(now, given_up=now.given_up | silent)
+    after = now._replace(given_up=now.given_up | silent)
     away: frozenset[int] = frozenset()
     unknown_of: list[tuple[frozenset[int], frozenset[int]]] = []  # of each world that may train
     later = {p.number for p in now.plans if p.number > max(now.world, now.taken) and not p.votes_bound_to}
@@ -228,11 +225,11 @@ def _daemon(now: State, rules: Rules) -> Iterator[tuple[str, State]]:
             away |= unknown
     if away and rules.fences:
         if after != now or not away <= now.fenced:
-            yield f"the daemon fences {sorted(away)}", replace(after, fenced=now.fenced | away)
+            yield f"the daemon fences {sorted(away)}", after._replace(fenced=now.fenced | away)
         return
     whole = frozenset(which for which in answer if now.workers[which].at)
     if not whole:
-        yield "the daemon drops the world", replace(after, world=0, pending=0)
+        yield "the daemon drops the world", after._replace(world=0, pending=0)
         return
     leavers = now.plan(1).members & frozenset(range(len(now.workers))[::-1][: rules.leavers])
     staying = (whole - leavers) or frozenset(sorted(whole)[:1])
@@ -254,7 +251,7 @@ def _named(
         highest = max(highest, now.least, *(now.workers[w].bound for w in members))
     plan = Plan(highest + 1, members, with_newcomers=with_newcomers)
     if all(plan.number != each.number for each in now.plans):
-        after = replace(now, plans=(*now.plans, plan), pending=plan.number)
+        after = now._replace(plans=(*now.plans, plan), pending=plan.number)
         yield f"the daemon names {sorted(members)} as {plan.number}", after
 
 
@@ -279,7 +276,7 @@ def _restarted(now: State, rules: Rules) -> Iterator[tuple[str, State]]:
         elif number >= max(1, now.taken if rules.refuses else 1):
             least = max(now.least, number + RESTART_GAP)
             taken = max(now.taken, number)
-            yield f"{which} brings {number}", replace(now, world=number, pending=0, taken=taken, least=least)
+            yield f"{which} brings {number}", now._replace(world=number, pending=0, taken=taken, least=least)
     if any(now.workers[which].at for which in heard):
         return
     unheard = frozenset(
@@ -289,7 +286,7 @@ def _restarted(now: State, rules: Rules) -> Iterator[tuple[str, State]]:
     if unheard and rules.awaits:
         if not unheard <= now.fenced:
             given_up, fenced = now.given_up | unheard, now.fenced | unheard
-            yield f"the daemon fences {sorted(unheard)}", replace(now, given_up=given_up, fenced=fenced)
+            yield f"the daemon fences {sorted(unheard)}", now._replace(given_up=given_up, fenced=fenced)
         return
     members = _newcomers(now)
     if members and (not now.pending or now.plan(now.pending).members != members):
@@ -311,7 +308,7 @@ def _vote(now: State, rules: Rules) -> Iterator[tuple[str, State]]:
             seen = max(max(now.workers[w].bound, now.workers[w].at) for w in voters)
             plan = Plan(seen + QUORUM_GAP, voters, bound)
             if all(plan.number != each.number for each in now.plans):
-                yield f"{sorted(voters)} make {plan.number}", replace(now, plans=(*now.plans, plan))
+                yield f"{sorted(voters)} make {plan.number}", now._replace(plans=(*now.plans, plan))
 
 
 @dataclass(frozen=True, slots=True)

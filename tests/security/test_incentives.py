@@ -66,7 +66,7 @@ def node_hours(jobs: Iterable[MalleableJob], boast: float = 1.0) -> dict[str, fl
     world = World(NODES, SITE)
     users = {}
     for each in jobs:
-        world.submit(each, tasks=120)
+        world.submit(each, tasks=24)
         users[each.id] = each.user
     members: dict[int, tuple[str, ...]] = {}
     held = dict.fromkeys(users.values(), 0.0)
