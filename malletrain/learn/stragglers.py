@@ -72,6 +72,8 @@ def stragglers(paces: Mapping[str, WorkerSpeed], classes: Mapping[str, str] | No
 
 def _slow_in(known: Mapping[str, float]) -> list[Straggler]:
     """The stragglers of one class, by their rates."""
+    if min(known.values()) >= SLOW_SHARE * max(known.values()):
+        return []  # as in most windows: no need to hold each against its peers
     found = []
     for pilot, rate in known.items():
         peers = [other for name, other in known.items() if name != pilot]
