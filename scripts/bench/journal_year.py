@@ -5,6 +5,7 @@ nothing else is simulated. By default that of 10,000 nodes: 100 pilots at a time
 finds other counts and holes, jobs of two days, pilots of half an hour. Windows of training come every `--window-s`
 seconds of each job in the last day; before it one a quarter of an hour, for upkeep leaves one an hour, and of days
 whose events upkeep has deleted at the end only what leaves rows. At the end the journal is read as a start reads it.
+With `--days 70` it reads as many events: of older days none are left.
 
     python -m scripts.bench.journal_year --fold 10 4000 40000
 
