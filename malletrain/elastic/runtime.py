@@ -376,7 +376,8 @@ class Runtime:
         if stays:
             self._entered()
         else:
-            self.lifecycle.begin()
+            self.lifecycle.last_commit = time.monotonic()
+            self.reconfigurer.begin_world(0.0, self.committer.world.nodes)
 
     def _before_capture(self) -> None:
         self.reducer.settle()
