@@ -16,9 +16,12 @@ class InvalidInput(MalletrainError):
     """A file, request or option is wrong. `where` names the place: `file:line`, a field or an option."""
 
     def __init__(self, where: str, what: str) -> None:
-        super().__init__(f"{where}: {what}")
+        super().__init__(where, what)  # as it is made anew from in another process
         self.where = where
         self.what = what
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}"
 
 
 class ClusterUnavailable(MalletrainError):

@@ -120,13 +120,6 @@ class MemoryCluster:
         task = self.tasks[pilot]
         task.state, task.node, task.start, task.end = end.state, "", None, end
 
-    def forget_cancellations(self, seconds: float) -> None:
-        """slurmctld is killed, and comes back from what it had saved so long ago: held tasks that were cancelled
-        since wait again."""
-        for task in self.tasks.values():
-            if task.cancelled is not None and self.clock.now() - task.cancelled <= seconds:
-                task.state, task.end, task.cancelled = SlurmState.PENDING, None, None
-
     # -- the port ----------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 from malletrain.decide.rules import AccountBudget, Rules
 from malletrain.replay.policy_inputs import NodeClass
@@ -18,8 +17,8 @@ class Options:
     """How to replay. Seconds.
 
     tick_s: 0: every event is decided at once, else at the next multiple, as a daemon that polls.
-    by_loop: by the daemon's own loop over simulated workers (`malletrain.replay.loop_engine`), two orders slower;
-        it serves policies by their names alone.
+    by_loop: by the daemon's own loop over simulated workers (`malletrain.replay.loop_engine`), some 20 times
+        slower; it serves policies by their names alone.
     budgets: node-seconds of accounts for each day, week or month; fast engine only.
     classes: of nodes, where jobs are to be sized by class; fast engine only.
     rules: the daemon's, of which those on pilots, the reserve, and turns of jobs bind.
@@ -37,7 +36,3 @@ class Options:
     def of_daemon(rules: Rules, tick_s: float, name: str = "the daemon") -> Options:
         """As a daemon with these rules that looks every `tick_s`."""
         return Options(tick_s=tick_s, rules=rules, daemon=name)
-
-    def with_rules(self, **changed: Any) -> Options:
-        """The same with some rules changed."""
-        return replace(self, rules=replace(self.rules, **changed))

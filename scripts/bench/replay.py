@@ -31,6 +31,7 @@ from malletrain.decide.rules import Rules
 from malletrain.replay import Options, ResizeCosts, Window, cluster_trace, mix, parse_policy, read_trace, replay
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.engine import Engine
+from malletrain.replay.options import UNLIMITED
 from malletrain.replay.report.intervals import by_day
 from malletrain.replay.result import Result
 from malletrain.replay.sizer import PolicySizer
@@ -100,7 +101,7 @@ HEADS = f"{'events':>7} {'s':>7} {'wall':>7} {'ms/event':>9} {'MB':>5} {'share':
 def replayed(trace: ClusterTrace, jobs: Sequence[TrainingJob], rule: Rule) -> Result:
     """One policy over one trace."""
     training = shifted(jobs, trace.start)
-    options = Options(tick_s=rule.tick_s).with_rules(max_pilot_s=rule.pilot_limit_s)
+    options = Options(tick_s=rule.tick_s, rules=replace(UNLIMITED, max_pilot_s=rule.pilot_limit_s))
     return Engine(trace, training, PolicySizer(parse_policy(rule.policy, None), training), options).run()
 
 

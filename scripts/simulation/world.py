@@ -463,7 +463,9 @@ class _World:
                 self.forgotten.setdefault(self.job_of_array[array], []).append(
                     end.state if end else SlurmState.UNKNOWN
                 )
-        self.slurm.forget_cancellations(UNSAVED_S)
+        for task in self.slurm.tasks.values():
+            if task.cancelled is not None and self.slurm.clock.now() - task.cancelled <= UNSAVED_S:
+                task.state, task.end, task.cancelled = SlurmState.PENDING, None, None
 
     def _part_nodes(self, *, exile: bool = False) -> None:
         """Some nodes cannot reach others: one pair, or one node or two and all others. `exile`: nor the daemon."""

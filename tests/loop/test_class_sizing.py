@@ -85,7 +85,8 @@ def shown(training: Training, job_id: int, kind: str, sizes: tuple[int, ...] = (
     record = training.world.loop.ledger._records[job_id]
     for n in sizes:
         rate = training.jobs[job_id][kind] * shape(n)
-        record.samples += [ThroughputSample(0.0, n, 10 * rate, 10.0, 20, kind)] * 3
+        for _ in range(3):
+            record.samples.keep(ThroughputSample(0.0, n, 10 * rate, 10.0, 20, kind))
     record.samples_taken += 1
 
 

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
 from malletrain.domain.job import Curve, ResizeCosts
 from malletrain.replay.cluster_trace import ClusterTrace, IdleIntervals, Window, cluster_trace
+from malletrain.replay.options import Options
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE, Account, NodeChanges
 from malletrain.replay.workload import TrainingJob, training_job
 
 START = 1_700_000_000.0
 LINEAR = Curve.linear(64, 10.0)
 FREE = ResizeCosts(0.0, 0.0, 0.0)
+
+
+def with_rules(options: Options, **changed: Any) -> Options:
+    """The same with some rules changed."""
+    return replace(options, rules=replace(options.rules, **changed))
 
 
 def changes(rows: Iterable[tuple[float, int, int]], nodes: int) -> NodeChanges:

@@ -121,6 +121,7 @@ def test_how_prints_commands_without_a_log() -> None:
         (["LOG", "--start", "+9d"], "empty"),
         (["LOG", "timezone=Mars/Olympus"], "replay.timezone"),
         (["LOG", "--json", "/nowhere/x.json"], "cannot be written"),
+        (["LOG", 'node_class=["a=0:4"]', "processes=2"], "two classes at least"),  # found by a process of the pool
     ],
 )
 def test_faults_are_one_line_and_status_2(log: Path, args: list[str], said: str) -> None:

@@ -17,7 +17,7 @@ from malletrain.replay.result import Cause, PilotRows, Result
 from malletrain.replay.sizer import PolicySizer, parse_policy
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
 from malletrain.replay.workload import TrainingJob
-from tests.replay.small import START, intervals, job, trace, traces, workloads
+from tests.replay.small import START, intervals, job, trace, traces, with_rules, workloads
 
 AT_ONCE = Options()
 
@@ -85,12 +85,12 @@ def test_a_tick_leaves_new_nodes_idle_until_it_comes() -> None:
 
 def test_the_reserve_stays_idle() -> None:
     machine = trace([(0.0, n, IDLE) for n in range(3)], 3, 100.0)
-    assert run(machine, [job()], options=Options().with_rules(keep_idle=1)).totals.occupied == pytest.approx(200.0)
+    assert run(machine, [job()], options=with_rules(Options(), keep_idle=1)).totals.occupied == pytest.approx(200.0)
 
 
 def test_a_pilot_leaves_at_its_limit_and_the_node_is_taken_again() -> None:
     machine = trace([(0.0, 0, IDLE)], 1, 250.0)
-    result = run(machine, [job(costs=ResizeCosts(10.0, 0.0, 0.0))], options=Options().with_rules(max_pilot_s=100.0))
+    result = run(machine, [job(costs=ResizeCosts(10.0, 0.0, 0.0))], options=with_rules(Options(), max_pilot_s=100.0))
     assert result.log.pilots.rows().cause.tolist() == [Cause.LIMIT, Cause.LIMIT, Cause.WINDOW]
     assert result.totals.activations == 3
     assert result.samples[0] == pytest.approx(10 * (250.0 - 30.0))
@@ -113,7 +113,7 @@ def test_a_job_below_its_minimum_does_not_train() -> None:
 @given(machine=traces(), jobs=workloads(), policy=st.sampled_from(["exact", "equal", "bftrainer", "one-node"]),
        tick=st.sampled_from([0.0, 30.0]), limit=st.sampled_from([math.inf, 600.0]))  # fmt: skip
 def test_laws(machine: ClusterTrace, jobs: list[TrainingJob], policy: str, tick: float, limit: float) -> None:
-    options = Options(tick_s=tick).with_rules(max_pilot_s=limit)
+    options = with_rules(Options(tick_s=tick), max_pilot_s=limit)
     result = run(machine, jobs, policy, options)
     t, log = result.totals, result.log
     idle, _ = machine.counts

@@ -36,7 +36,7 @@ def waterfall(trace: ClusterTrace, options: Options, *, most: int = 64) -> tuple
 )  # fmt: skip
 @settings(max_examples=30, deadline=None)
 def test_the_parts_add_up_to_the_idle_time(trace: ClusterTrace, ideal: bool, keep: int, cap: int, most: int) -> None:
-    options = Options() if ideal else DAEMON.with_rules(keep_idle=keep, max_pilots=cap)
+    options = Options() if ideal else small.with_rules(DAEMON, keep_idle=keep, max_pilots=cap)
     parts, idle = waterfall(trace, options, most=most)
     assert sum(parts.values()) == pytest.approx(idle, rel=1e-9, abs=1e-6)
     assert min(parts.values()) >= -1e-6
@@ -44,7 +44,7 @@ def test_the_parts_add_up_to_the_idle_time(trace: ClusterTrace, ideal: bool, kee
 
 def test_each_part_goes_where_its_cause_is() -> None:
     trace = small.trace([(5.0, n, IDLE) for n in range(6)], 6, 1005.0)
-    options = DAEMON.with_rules(keep_idle=1, max_pilots=3, max_nodes=1)
+    options = small.with_rules(DAEMON, keep_idle=1, max_pilots=3, max_nodes=1)
     parts, idle = waterfall(trace, options)
     assert idle == 6000.0
     assert parts["new_holes"] == pytest.approx(25.0), "5 nodes until the look 5 s later; the sixth is the reserve"
@@ -56,7 +56,7 @@ def test_each_part_goes_where_its_cause_is() -> None:
 def test_nodes_that_no_job_is_sized_for_and_pilots_that_end_cold() -> None:
     trace = small.trace([(0.0, 0, IDLE), (0.0, 1, IDLE), (12.0, 0, BUSY)], 2, 100.0)
     job = small.job(most=1, costs=replace(small.FREE, activate_s=20.0))
-    options = DAEMON.with_rules(keep_idle=0)
+    options = small.with_rules(DAEMON, keep_idle=0)
     answer = run.replay(trace, [job], [parse_policy("auto", None)], options, None, 1)
     parts = answer.scores["auto"].waterfall
     assert parts is not None

@@ -10,12 +10,10 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from malletrain.domain.decision import SizingStatus
 from malletrain.domain.job import Curve
 from malletrain.sizing import registry
 from malletrain.sizing.constraints import cap, check, guaranteed_share
-from malletrain.sizing.policy import Policy
-from malletrain.sizing.problem import JobDemand, JobId, LinearLimit, Problem, Sizes, Value
+from malletrain.sizing.problem import JobDemand, JobId, LinearLimit, Problem, Value
 from malletrain.sizing.values import ValueTable, value_table
 
 #: Whether hypothesis runs a longer profile than the usual one.
@@ -112,17 +110,6 @@ def constrained(
             )
         )
     return replace(problem, constraints=tuple(limits))
-
-
-def checked_answer(policy: Policy, problem: Problem) -> Sizes:
-    """A policy's answer, which must be within the bounds of jobs, nodes and constraints, and come again."""
-    answer = policy.size(problem)
-    assert set(answer.sizes) == {j.id for j in problem.jobs}
-    assert all(j.permits(answer.sizes[j.id]) for j in problem.jobs)
-    assert sum(answer.sizes.values()) <= problem.nodes
-    assert repr(policy.size(problem)) == repr(answer)
-    assert answer.status is SizingStatus.FALLBACK or check(problem, answer.sizes) == []
-    return answer
 
 
 def magnitude(table: ValueTable) -> float:
