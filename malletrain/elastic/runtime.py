@@ -156,7 +156,8 @@ class Runtime:
         self.finished = False
         self._kept_final = self._completed = False
         self._result: dict[str, Any] = {}
-        self._in_world, self._tried = False, 0
+        #: Whether this worker was in the session's world; the generation up to which plans are not entered.
+        self.in_world, self.tried = False, 0
         self._finished_epoch = -1
         self.when_main = [settings.when_main] if settings.when_main else []
         self.when_joining = [settings.when_joining] if settings.when_joining else []
@@ -226,7 +227,7 @@ class Runtime:
             functools.partial(standalone_record.record, dict(environ)) if pilot is None else None,
             functools.partial(worker_start.end_script, environ),
         )
-        if before is not None and before._in_world:
+        if before is not None and before.in_world:
             self.member.pending_groups = before.member.pending_groups
         self.committer = self.member.committer
         directory = checkpoint_directory(environ, settings.checkpoint_dir)
@@ -351,7 +352,7 @@ class Runtime:
         weak = self.judgement.equality is Equality.STATISTICAL
         log.log(logging.WARNING if weak else logging.INFO, "equality with a static run is %s", self.judgement)
         before = self._before
-        if before is None or not before._in_world:  # else the others wait
+        if before is None or not before.in_world:  # else the others wait
             began = time.monotonic()
             worker_start.warm_up(self.model, self.loader, self.sampler, self._settings.warm_up)
             self._stages = {"build": began - self._begins_at, "warm_up": time.monotonic() - began}
@@ -360,22 +361,23 @@ class Runtime:
         self._connect(self.pilot)
         self.recovery.begin_session()
         try:
-            if before is not None and before._in_world:
+            if before is not None and before.in_world:
                 stays = self.reconfigurer.follow(before.reconfigurer)
             else:
-                self.reconfigurer.join(0 if before is None else before._tried)
+                self.reconfigurer.join(0 if before is None else before.tried)
                 stays = False
         except SessionOver as over:
-            self._tried = over.tried
+            self.tried = over.tried
             self._pass_over(patience_s=FINAL_STATE_PATIENCE_S)
             return
         self._before = None
-        self.joined = self._in_world = True
+        self.joined = self.in_world = True
         self._call_joining()
         if stays:
             self._entered()
         else:
-            self.lifecycle.begin()
+            self.lifecycle.last_commit = time.monotonic()
+            self.reconfigurer.begin_world(0.0, self.committer.world.nodes)
 
     def _before_capture(self) -> None:
         self.reducer.settle()
@@ -493,7 +495,7 @@ class Runtime:
             except JobOver as over:
                 log.info("the job is over: %s", over)
             except SessionOver as over:  # all steps are committed here, too
-                self._tried, self._in_world = over.tried, False
+                self.tried, self.in_world = over.tried, False
             if self.committer.world.rank == 0:
                 self.meter.flush()
                 self.reports.send_held()
@@ -546,7 +548,7 @@ class Runtime:
         if not self.member.local_rank.is_leader or link.end is not None:
             return False
         world, plan = self.committer.world, link.plan
-        if self.passed or not self._in_world or (plan is not None and plan.voids(world.generation)):
+        if self.passed or not self.in_world or (plan is not None and plan.voids(world.generation)):
             return self.reconfigurer.is_first()
         return world.rank == 0
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from malletrain.domain.event import EventKind
-from tests.elastic.coordinator import HERE, Coordinator, Pod, run_together, running
+from tests.elastic.coordinator import HERE, Coordinator, run_together, running
 from tests.elastic.digits import State, assert_equal, run_alone
 from tests.waiting import wait_until
 
@@ -48,15 +48,9 @@ def assert_complete(
     assert all_lost or len(mains) == SESSIONS, "the main worker's part is done once"
 
 
-def begin(daemon: Coordinator, pod: Pod, *options: str) -> None:
-    for task in (0, 1):
-        pod.spawn(daemon.url, task, [SCRIPT, *options])
-
-
 def test_folds_on_two_workers_with_a_join_and_a_kill(tmp_path: Path, static: State) -> None:
     with running(tmp_path) as (daemon, pod):
-        begin(daemon, pod, "--slow-in", "1")
-        daemon.wait_world([0, 1])
+        pod.begin(daemon, (0, 1), [SCRIPT, "--slow-in", "1"])
         wait_until(lambda: in_session(tmp_path, 0, 1) >= 1, 60, "a step of the second fold")
         pod.spawn(daemon.url, 2, [SCRIPT, "--slow-in", "1"])
         wait_until(lambda: in_session(tmp_path, 2, 1) >= 1, 60, "a step of the newcomer")
@@ -71,8 +65,7 @@ def test_folds_on_two_workers_with_a_join_and_a_kill(tmp_path: Path, static: Sta
 def test_the_main_worker_is_lost(tmp_path: Path, static: State, session: int) -> None:
     """Another one completes the job."""
     with running(tmp_path) as (daemon, pod):
-        begin(daemon, pod, "--die-after", str(session), "--slow-in", "1")
-        daemon.wait_world([0, 1])
+        pod.begin(daemon, (0, 1), [SCRIPT, "--die-after", str(session), "--slow-in", "1"])
         (tmp_path / "go").touch()
         ends = {task: pod.wait(task) for task in (0, 1)}
         assert sorted(ends.values()) == [-9, 0], pod.logs()
@@ -92,7 +85,8 @@ def test_one_that_joins_when_all_are_lost_passes_over_what_they_have_ended(tmp_p
 
 def test_all_are_lost_and_the_job_goes_on_in_its_session(tmp_path: Path, static: State) -> None:
     with running(tmp_path) as (daemon, pod):
-        begin(daemon, pod, "--die-after", "1", "--slow-in", "2")
+        for task in (0, 1):
+            pod.spawn(daemon.url, task, [SCRIPT, "--die-after", "1", "--slow-in", "2"])
         wait_until(lambda: (tmp_path / "died").exists(), 60, "the first loss")
         other = 1 if "1 0" in (tmp_path / "mains").read_text().splitlines() else 0
         wait_until(lambda: in_session(tmp_path, other, 2) >= 1, 60, "a step of the third fold")

@@ -102,16 +102,6 @@ def test_a_plan_heard_when_its_world_trains_already_is_not_made_again() -> None:
     assert maker.failed == []
 
 
-def test_a_newer_plan_gives_up_the_older() -> None:
-    maker = Maker()
-    maker.pending_groups.hear(plan(1), maker.make)
-    wait_until(lambda: maker.made == [1], 90, "the older one is being made")
-    maker.pending_groups.hear(plan(2), maker.make)
-    maker.let.set()
-    maker.wait_ready(2)
-    assert maker.made == [1, 2]
-
-
 def test_a_group_that_is_made_after_a_newer_one_was_entered_is_abandoned() -> None:
     maker = Maker()
     maker.pending_groups.hear(plan(1), maker.make)

@@ -56,9 +56,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.manual_seed(options.seed)
     home = Path(os.environ["MALLETRAIN_TEST_DIR"])
-    if "SLURM_ARRAY_TASK_ID" not in os.environ and "RANK" in os.environ:
-        os.environ["SLURM_ARRAY_TASK_ID"] = os.environ["RANK"]
-    me = f"{os.environ.get('SLURM_ARRAY_TASK_ID', 'x')}.{os.environ.get('SLURM_RESTART_COUNT', '0')}"
+    task = os.environ.get("SLURM_ARRAY_TASK_ID") or os.environ.get("RANK", "x")
+    me = f"{task}.{os.environ.get('SLURM_RESTART_COUNT', '0')}"
     if "LOCAL_RANK" in os.environ:
         me += f".{os.environ['LOCAL_RANK']}"
     model = nn.Sequential(nn.Linear(64, options.width), nn.ReLU(), nn.Linear(options.width, 10)).double()
@@ -153,12 +152,21 @@ def main() -> None:
             "right": (out.argmax(1) == y).sum(),
         }
 
+    def flip_once(bit: int) -> None:
+        """Of the least element of the next gradient: its weight grows, and does not merely silence a unit."""
+
+        def flip(gradient: torch.Tensor) -> None:
+            hook.remove()
+            flat = gradient.reshape(-1)
+            flat.numpy().view("u8")[int(flat.argmin())] ^= 1 << bit
+
+        hook = next(model.parameters()).register_hook(flip)
+
     (home / f"here-{me}").touch()
     while len(list(home.glob("here-*"))) < options.wait_for:
         time.sleep(0.01)
     while options.held and not (home / f"start-{me}").exists():
         time.sleep(0.01)
-    flipping = None
     epochs = s.epochs(options.epochs)
     if options.compiled:
         torch._dynamo.config.error_on_recompile = True
@@ -170,12 +178,7 @@ def main() -> None:
                     del os.environ["FLIP_AT"]
                 if (at := os.environ.get("FLIP_GRADIENT_AT", "").partition(":"))[0] == str(s.steps_done):
                     del os.environ["FLIP_GRADIENT_AT"]
-
-                    def flip(gradient: torch.Tensor, bit: int = int(at[2])) -> None:
-                        flat = gradient.reshape(-1)  # the least: its weight grows, and does not merely silence a unit
-                        flat.numpy().view("u8")[int(flat.argmin())] ^= 1 << bit
-
-                    flipping = next(model.parameters()).register_hook(flip)
+                    flip_once(int(at[2]))
                 fail("before a step")
                 with s.step() as step:
                     optimizer.zero_grad()
@@ -197,13 +200,10 @@ def main() -> None:
                         scheduler.step()
                     if options.batches:
                         average.update_parameters(model)
-                    line = {"step": s.steps_done, "task": me.partition(".")[0], "epoch": epoch, "size": s.size}
+                    line = {"step": s.steps_done, "task": task, "epoch": epoch, "size": s.size}
                     line |= {"indices": indices if s.info.share else [], "at": time.time()}
                     line |= {"batch": s.info.batch_size, "noise": s.info.noise_scale}
                     diary.write(json.dumps(line) + "\n")
-                if flipping is not None:
-                    flipping.remove()
-                    flipping = None
                 fail("between steps")
             if options.evaluate:
                 figures = s.evaluate(metrics, batch_size=50)

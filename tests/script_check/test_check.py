@@ -111,14 +111,11 @@ def test_a_static_run_may_begin_a_session_before_the_first_has_ended(tmp_path: P
     assert found["step"] == 8 + 2 * 8 and "weight (session 1)" in found["last"], found
 
 
-ROWS = torch.arange(2000)
-
-
 def test_epochs_of_whole_batches_are_not_shortened() -> None:
     """Where they end follows from the script's order, in each epoch anew."""
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    options = elastic.Options(order=lambda epoch: [each.tolist() for each in ROWS.split(7 + epoch)])
+    options = elastic.Options(order=lambda epoch: [each.tolist() for each in torch.arange(2000).split(7 + epoch)])
     s = elastic.Session(model, optimizer, [torch.zeros(2)] * 2000, batch_size=10, options=options)
     _shorten(s, 30)
     sampler = s._runtime.sampler

@@ -63,11 +63,6 @@ class WorkerLifecycle:
         self.last_commit = time.monotonic()
         self.step_began: float | None = None  #: the step under way; None between steps, and once it is committed
 
-    def begin(self) -> None:
-        """Begin to train in the first world."""
-        self.last_commit = time.monotonic()
-        self._reconfigurer.begin_world(0.0, self._committer.world.nodes)
-
     def committed(self, outcome: StepOutcome) -> None:
         """Process a committed round. The round before it is now committed at every member."""
         self._reports.send_held()

@@ -262,8 +262,7 @@ class Reconfigurer:
         """Enter the present world of a session that has ended, for the one after it, with the main worker's state.
         Returns whether it is that world still. Raises `Released`: as `join`; `SessionOver`: the others are in a
         later one."""
-        self._plan, self._bound, self._agreed = before._plan, before._bound, before._agreed
-        self._committer.world = before._committer.world
+        (self._plan, self._bound, self._agreed), self._committer.world = before.agreed_so_far()
         plan, world = self._plan, self._committer.world
         if plan is None:
             raise ElasticError("a session that has ended had no world: a fault of malletrain")
@@ -276,6 +275,11 @@ class Reconfigurer:
             return False
         finally:
             self._member.follows = False
+
+    def agreed_so_far(self) -> tuple[tuple[messages.Plan | None, messages.Plan | None, int], TrainingWorld]:
+        """What the next session goes on from: the plan of the present world, one that is bound, the generation on
+        which all have agreed; and that world."""
+        return (self._plan, self._bound, self._agreed), self._committer.world
 
     def wait_seat(self) -> None:
         """Wait for a plan that has a seat for this worker, which passes over a session and enters no world. Raises
