@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -30,18 +31,39 @@ def python_files() -> list[Path]:
     return [path for room in ("malletrain", "scripts", "tests") for path in sorted((ROOT / room).rglob("*.py"))]
 
 
+class Named(NamedTuple):
+    """What a file names: in its code, in words of its short strings, and in its docstrings (by where they are)."""
+
+    names: frozenset[str]
+    words: frozenset[str]
+    docstrings: tuple[tuple[str, str], ...]
+
+
 @cache
-def trees() -> dict[Path, ast.Module]:
-    return {path: ast.parse(path.read_text("utf-8")) for path in python_files()}
+def files() -> dict[Path, Named]:
+    return {path: _read(path) for path in python_files()}
+
+
+def _read(path: Path) -> Named:
+    nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
+    constants = [node for node in nodes if isinstance(node, ast.Constant)]
+    documented = [
+        (f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}", ast.get_docstring(node) or "")
+        for node in nodes
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module)
+    ]
+    return Named(
+        frozenset(name for node in nodes if not isinstance(node, ast.Constant) for name in _names_of(node)),
+        frozenset(name for node in constants for name in _names_of(node)),
+        tuple(documented),
+    )
 
 
 @cache
 def names() -> frozenset[str]:
     """Every name of the code: of modules, classes, functions, attributes, arguments, and words of short strings."""
-    found = {part for path in trees() for part in path.relative_to(ROOT).with_suffix("").parts}
-    for tree in trees().values():
-        found.update(name for node in ast.walk(tree) for name in _names_of(node))
-    return frozenset(found)
+    found = {part for path in files() for part in path.relative_to(ROOT).with_suffix("").parts}
+    return frozenset(found.union(*(each.names | each.words for each in files().values())))
 
 
 def _names_of(node: ast.AST) -> list[str]:
@@ -58,13 +80,9 @@ def _names_of(node: ast.AST) -> list[str]:
 
 
 def docstrings() -> Iterator[tuple[str, str]]:
-    for path, tree in trees().items():
-        if not path.is_relative_to(ROOT / "malletrain"):
-            continue
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
-                where = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
-                yield where, ast.get_docstring(node) or ""
+    for path, each in files().items():
+        if path.is_relative_to(ROOT / "malletrain"):
+            yield from each.docstrings
 
 
 def pages() -> Iterator[tuple[str, str]]:
@@ -126,11 +144,9 @@ PUBLISHED = {"given_curve", "GIVEN", "given_up", "MAIN_MET", "met", "deadlines_m
 def test_names_say_what_a_value_is() -> None:
     found = {
         f"{path.relative_to(ROOT)}: {name}"
-        for path, tree in trees().items()
+        for path, each in files().items()
         if path.is_relative_to(ROOT / "malletrain")
-        for node in ast.walk(tree)
-        if not isinstance(node, ast.Constant)
-        for name in _names_of(node)
+        for name in each.names
         if name not in PUBLISHED and RIDDLES & set(name.lower().split("_"))
     }
     assert not found, "name what it is: `curve`, `arguments`, `available`"

@@ -14,7 +14,7 @@ from malletrain.cli.common_options import FILE
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import ThroughputSample
 from malletrain.learn.curve import fit_curve
-from malletrain.learn.samples import accepted_rates
+from malletrain.learn.samples import valid_samples
 from malletrain.sizing import registry
 from malletrain.sizing.policy import inputs_of, require_inputs
 from malletrain.sizing.problem import MAX_NODES
@@ -104,8 +104,8 @@ def fit(samples: IO[bytes], sizes: tuple[int, ...]) -> None:
     measured = _samples(samples)
     fitted = fit_curve(measured)
     if fitted is None:
-        ignored = accepted_rates(measured)[1]
-        why = "; ".join(f"{count} left out: {reason}" for reason, count in ignored.items()) or "the file holds none"
+        ignored = sorted(valid_samples(measured)[1].items())
+        why = "; ".join(f"{count} left out: {reason}" for reason, count in ignored) or "the file holds none"
         raise InvalidInput(samples.name, f"no sample can be used ({why})")
     largest = max(m.nodes for m in fitted.measured)
     curve = fitted.curve(min(2 * largest, MAX_NODES))

@@ -1,19 +1,17 @@
 """What a daemon knows when it starts: its journal, folded."""
 
-import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from malletrain.daemon.process.short_collections import no_collections
+from malletrain.domain.event import Event
 from malletrain.learn.prior_jobs import MAX_PRIOR_JOBS, application_of
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.membership.next_world import LastWorlds, last_worlds
 from malletrain.loop.trackers.account_usage import MAX_JOBS_PER_ACCOUNT
 from malletrain.store.start import FOLDED_WHOLE, MeasuredJob, what_counts
-
-#: Events that are folded in one go: what is known of worlds is copied for each.
-_BATCH_EVENTS = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +26,19 @@ class FirstFold:
 def folded(journal: Path, whole: int = FOLDED_WHOLE) -> FirstFold:
     """Fold the journal, as `malletrain.store.start` reads it. Raises StoreError: it cannot be read."""
     ledger, count = Ledger(), 0
-    worlds: dict[int, LastWorlds] = {}
     old_stays, events = what_counts(journal, _that_tell, whole)
     for stay in old_stays:
         ledger.usage.add(*stay)
-    while batch := list(itertools.islice(events, _BATCH_EVENTS)):
-        ledger.apply(batch)
-        worlds, count = last_worlds(batch, worlds), count + len(batch)
+
+    def applied() -> Iterator[Event]:
+        nonlocal count
+        for event in events:
+            ledger.apply((event,))
+            count += 1
+            yield event
+
+    with no_collections():
+        worlds = last_worlds(applied())
     return FirstFold(count, ledger, worlds)
 
 

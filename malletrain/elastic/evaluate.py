@@ -21,11 +21,8 @@ from malletrain.elastic.runtime import Runtime
 #: How one value is made of those of all members.
 How = Literal["mean", "sum", "min", "max", "main", "all", "any"]
 
-#: Chunks a member computes in one round: at most these are computed again after a fault.
-CHUNKS_PER_MEMBER = 8
-
-#: A round has the chunks of this many members at every size: when it is repeated in another world, they are the same.
-MEMBERS_PER_ROUND = 8
+#: Chunks of one round, which are computed again after a fault: as many at every size, so they are the same ones.
+CHUNKS_PER_ROUND = 64
 
 
 def evaluate(
@@ -45,7 +42,7 @@ def evaluate(
         with torch.no_grad():
             while len(rows) < len(starts):
                 runtime.lifecycle.between_steps(in_evaluation=True)
-                many = min(len(starts) - len(rows), CHUNKS_PER_MEMBER * MEMBERS_PER_ROUND)
+                many = min(len(starts) - len(rows), CHUNKS_PER_ROUND)
                 chunks = starts[len(rows) : len(rows) + many]
                 table, names = _fill(runtime, loader, metrics, batch_size, chunks)
                 summed = runtime.lifecycle.sum(table, RoundKind.EVALUATE, len(rows))

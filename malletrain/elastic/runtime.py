@@ -151,7 +151,7 @@ class Runtime:
         self.joined = False  #: whether training has begun
         self.calls = 0  #: collective calls of the script since the last step
         self.left_by = ""  #: the exception that has left the block of a step
-        self._said_end = self._reported = False
+        self._reported = False  #: how the script ends
         self.passed = False  #: whether this worker passes over the session, which the others have ended
         self.finished = False
         self._kept_final = self._completed = False
@@ -198,9 +198,10 @@ class Runtime:
                     "with Chosen give an order of indices"
                 )
         in_job = "MALLETRAIN_URL" in environ and "MALLETRAIN_JOB" in environ
-        before = self._before = job_sessions.begin() if in_job else None
+        before: Runtime | None = job_sessions.begin() if in_job else None
+        self._before = before  #: of the session before, until this one is in a world
         self.state = TrainingState(model, optimizers, self.position)
-        self.state.session = 0 if before is None else before.number + 1
+        self.state.session = 0 if before is None else before.state.session + 1
         self.shared = SharedValues()
         self.state.track(SCRIPT_VALUES, self.shared)
         decisive = (settings.seed, settings.shuffle, settings.drop_last, settings.reduction, settings.virtual_shards)
@@ -210,6 +211,7 @@ class Runtime:
         self.session_batch.attach(self.state, self.state.optimizers)
 
         # Who trains: this process as a member of a world.
+        self.pilot: worker_start.PilotContext | None
         self.pilot = pilot = worker_start.find_pilot_context(environ) if before is None else before.pilot
         self._static_world = None if pilot is not None else settings.world
         if pilot is None and settings.world is None and local_rank.size > 1:
@@ -224,7 +226,7 @@ class Runtime:
             functools.partial(standalone_record.record, dict(environ)) if pilot is None else None,
             functools.partial(worker_start.end_script, environ),
         )
-        if before is not None and before.in_world:
+        if before is not None and before._in_world:
             self.member.pending_groups = before.member.pending_groups
         self.committer = self.member.committer
         directory = checkpoint_directory(environ, settings.checkpoint_dir)
@@ -275,7 +277,7 @@ class Runtime:
         )
 
         # How the world changes, and what is reported.
-        counted = (0, 0) if before is None else (before.steps, before.samples)
+        counted = (0, 0) if before is None else before.counted()
         self.reports = Reports(self.member.say, self.committer, self.session_batch.noise_scale, *counted)
         self.meter = Meter(self.reports.samples)
         store_server = pilot.store if pilot else None
@@ -306,7 +308,7 @@ class Runtime:
             in_pilot=pilot is not None,
         )
         if pilot is not None:
-            report_uncaught(self.report_failure)
+            report_uncaught(weakref.WeakMethod(self.report_failure))
         worker_start.on_terminate(self.lifecycle.terminated)
         atexit.unregister(_end_process)
         atexit.register(_end_process, self.member)
@@ -349,7 +351,7 @@ class Runtime:
         weak = self.judgement.equality is Equality.STATISTICAL
         log.log(logging.WARNING if weak else logging.INFO, "equality with a static run is %s", self.judgement)
         before = self._before
-        if before is None or not before.in_world:  # else the others wait
+        if before is None or not before._in_world:  # else the others wait
             began = time.monotonic()
             worker_start.warm_up(self.model, self.loader, self.sampler, self._settings.warm_up)
             self._stages = {"build": began - self._begins_at, "warm_up": time.monotonic() - began}
@@ -358,10 +360,10 @@ class Runtime:
         self._connect(self.pilot)
         self.recovery.begin_session()
         try:
-            if before is not None and before.in_world:
+            if before is not None and before._in_world:
                 stays = self.reconfigurer.follow(before.reconfigurer)
             else:
-                self.reconfigurer.join(0 if before is None else before.tried)
+                self.reconfigurer.join(0 if before is None else before._tried)
                 stays = False
         except SessionOver as over:
             self._tried = over.tried
@@ -378,6 +380,10 @@ class Runtime:
     def _before_capture(self) -> None:
         self.reducer.settle()
         self.position.rounds = self.committer.rounds_done
+
+    def counted(self) -> tuple[int, int]:
+        """Steps and samples that were committed in all sessions so far."""
+        return self.reports.steps_before + self.position.step, self.reports.samples_before + self.position.samples
 
     def rounds_so_far(self) -> int | None:
         """Rounds committed so far, steps and others; None once the session ends."""
@@ -499,18 +505,7 @@ class Runtime:
             self._say_as_main(messages.Finished(self._result))
             self.checkpointing.discard()
             return
-        job_sessions.end(
-            job_sessions.Handover(
-                self.state.session,
-                self.pilot,
-                self.member,
-                self.reconfigurer,
-                self._in_world,
-                self._tried,
-                self.reports.steps_before + self.position.step,
-                self.reports.samples_before + self.position.samples,
-            )
-        )
+        job_sessions.end(self)
 
     def _last_table(self) -> torch.Tensor:
         """This member's part in the last round of the session. The main worker saves the final state before it, for
@@ -642,11 +637,11 @@ class Runtime:
             self._complete()
             return
         begun = self.joined or self._before is not None  # another one after a session that has ended
-        over = self._said_end or self.member.finishing or self.member.released or hasattr(sys, "last_value")
+        over = self._reported or self.member.finishing or self.member.released or hasattr(sys, "last_value")
         if not begun or over:
             return
-        self._said_end = True
         if self.pilot is None:
+            self._reported = True
             if self.position.step:
                 log.warning("after step %d %s", self.position.step, ENDED)
         else:

@@ -49,7 +49,7 @@ class Step:
         share, weight = r.share, self._weight
         self._began, self._waited_s = time.monotonic(), r.committer.waited_s
         r.buffer_copies.take()
-        r.calls = 0
+        r.calls = r.gathers.calls = 0
         r.invariants.begin_step()
         seed_all(mix(r.sampler.seed, r.position.step, r.committer.world.rank))
         if self._backwards > 1:
@@ -59,7 +59,6 @@ class Step:
         counts = share.weight if weight is None or not share.weight else weight
         if r.norms is not None:
             r.norms.begin()
-        r.gathers.begin()
         r.reducer.arm(counts, share.batch, self._commit, self._backwards, share.weight)
         r.lifecycle.step_began = self._began
         return self

@@ -38,6 +38,7 @@ MAX_BATCH_RATIO = 1.1
 class _Kept(NamedTuple):
     number: int
     batch: float  #: samples a step, or of the whole window where its steps are not known
+    log_rate: float
     sample: ThroughputSample
 
 
@@ -47,7 +48,7 @@ class KeptWindows:
 
     def __init__(self) -> None:
         self._by_kind: dict[tuple[int, str, int], deque[_Kept]] = {}  # nodes, class of nodes, and about which batch
-        self._taken = 0
+        self._taken = 0  # so many windows were ever kept
         self._unchanged: list[_Kept] = []  # the last that were looked at together, with no change among them
 
     def __iter__(self) -> Iterator[ThroughputSample]:
@@ -59,7 +60,7 @@ class KeptWindows:
         batch = sample.samples / max(sample.steps, 1)
         kind = sample.nodes, sample.node_class, round(batch) if sample.steps > 0 else 0
         same = self._by_kind.setdefault(kind, deque(maxlen=MAX_WINDOWS_PER_SIZE))
-        same.append(_Kept(self._taken, batch, sample))
+        same.append(_Kept(self._taken, batch, _log_rate(sample), sample))
         if sum(map(len, self._by_kind.values())) > MAX_WINDOWS:
             self._drop_before(1 + min(same[0].number for same in self._by_kind.values()))
 
@@ -71,12 +72,16 @@ class KeptWindows:
         """
         batch = latest.samples / max(latest.steps, 1)
         least, most = batch / MAX_BATCH_RATIO, batch * MAX_BATCH_RATIO  # a last one may be short
-        at_size = [same for kind, same in self._by_kind.items() if kind[:2] == (latest.nodes, latest.node_class)]
-        alike = sorted(kept for same in at_size for kept in same if least <= kept.batch <= most)
+        alike: list[_Kept] = []
+        for (*place, about), same in self._by_kind.items():
+            if place == [latest.nodes, latest.node_class]:
+                surely = least <= about - 0.5 and about + 0.5 <= most
+                alike += same if surely else [kept for kept in same if least <= kept.batch <= most]
+        alike.sort()
         before, self._unchanged = self._unchanged, alike
         if alike[:-1] == before[1 - len(alike) :]:  # then only the newest can tell of a change
             alike = alike[-2 * DRIFT_WINDOWS :]
-        first = _change([kept.sample for kept in alike])
+        first = _change([kept.log_rate for kept in alike])
         if first is None:
             return None
         self._drop_before(alike[first].number)
@@ -93,21 +98,9 @@ class KeptWindows:
 
 def valid_samples(samples: Iterable[ThroughputSample]) -> tuple[list[ThroughputSample], dict[str, int]]:
     """The samples that can be right by themselves, and how many were left out, by reason."""
-    kept, ignored = [], Counter[str]()
-    for sample in samples:
-        wrong = invalid_reason(sample)
-        if wrong:
-            ignored[wrong] += 1
-        else:
-            kept.append(sample)
-    return kept, dict(ignored)
-
-
-def accepted_rates(samples: Iterable[ThroughputSample]) -> tuple[dict[int, list[float]], dict[str, int]]:
-    """The rates by size, and how many samples were left out, by reason."""
-    kept, found = valid_samples(samples)
-    windows, more = consistent_rates(kept)
-    return windows, dict(sorted({**found, **more}.items()))
+    looked_at = [(sample, invalid_reason(sample)) for sample in samples]
+    ignored = Counter(wrong for _, wrong in looked_at if wrong)
+    return [sample for sample, wrong in looked_at if not wrong], dict(ignored)
 
 
 def consistent_rates(samples: Iterable[ThroughputSample]) -> tuple[dict[int, list[float]], dict[str, int]]:
@@ -147,20 +140,20 @@ def since_drift(samples: Sequence[ThroughputSample]) -> tuple[list[ThroughputSam
 
     A single slow window is no change, nor is one of another size: sizes differ.
     """
-    by_size: dict[int, list[ThroughputSample]] = {}
-    for sample in samples:
-        by_size.setdefault(sample.nodes, []).append(sample)
-    changed = [windows[first] for windows in by_size.values() if (first := _change(windows)) is not None]
-    if not changed:
-        return [], list(samples)
-    # Samples come in the order of the journal; clocks may jump.
-    first = max(next(i for i, sample in enumerate(samples) if sample is each) for each in changed)
+    by_size: dict[int, list[int]] = {}  # samples come in the order of the journal; clocks may jump
+    for index, sample in enumerate(samples):
+        by_size.setdefault(sample.nodes, []).append(index)
+    changes = ((indices, _change([_log_rate(samples[i]) for i in indices])) for indices in by_size.values())
+    first = max((indices[change] for indices, change in changes if change is not None), default=0)
     return list(samples[:first]), list(samples[first:])
 
 
-def _change(windows: Sequence[ThroughputSample]) -> int | None:
-    """With which of the windows of one size the latest change begins."""
-    rates = [math.log(window.samples) - math.log(window.seconds) for window in windows]
+def _log_rate(sample: ThroughputSample) -> float:
+    return math.log(sample.samples) - math.log(sample.seconds)
+
+
+def _change(rates: Sequence[float]) -> int | None:
+    """With which of the windows of one size, by the logarithms of their rates, the latest change begins."""
     found = None
     for first in range(len(rates) - DRIFT_WINDOWS, DRIFT_WINDOWS - 1, -1):
         usual = median(rates[first - DRIFT_WINDOWS : first])
@@ -192,8 +185,7 @@ def invalid_reason(sample: ThroughputSample) -> str:
         return "the time is not above zero"
     if not (math.isfinite(sample.samples) and sample.samples > 0):
         return "the rate is not above zero"
-    rate = math.log(sample.samples) - math.log(sample.seconds)
-    if abs(rate) > math.log(MAX_SAMPLES_PER_S):
+    if abs(_log_rate(sample)) > math.log(MAX_SAMPLES_PER_S):
         return "the rate is absurd"
     return ""
 

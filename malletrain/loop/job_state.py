@@ -98,6 +98,8 @@ _FAILED_STATES = (SlurmState.FAILED, SlurmState.COMPLETED, SlurmState.OUT_OF_MEM
 def fold(record: JobState, event: Event) -> bool:
     """Take in one event of the job. False where events of its kind change nothing in a job."""
     match event.payload:
+        case kinds.SamplesReported() as window:
+            _samples(record, event, window)
         case kinds.ArrayAttached(array_id=array_id):
             record.unseen_arrays[array_id] = event.at
             record.array_gone = ""
@@ -140,8 +142,6 @@ def fold(record: JobState, event: Event) -> bool:
             _of_pilot(record, event)
         case kinds.GenerationPublished() as published:
             _generation(record, event, published)
-        case kinds.SamplesReported() as window:
-            _samples(record, event, window)
         case kinds.ProbeBegun(nodes=nodes):
             reached = record.world is not None and len(record.world.members) == nodes
             record.probe = Probe(nodes, event.at, 0, reached)

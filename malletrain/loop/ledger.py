@@ -23,7 +23,6 @@ from malletrain.domain.job import (
     Pilot,
     PilotPhase,
     ResizeCosts,
-    ThroughputSample,
     keeps_its_size,
     task_of,
     terms_of,
@@ -111,14 +110,18 @@ class Ledger:
         for event in events:
             self.last_seq = max(self.last_seq, event.seq)
             record = None if event.job is None else self._records.get(event.job)
+            self.paces.apply(event)
+            self.promise.apply(event)
+            if isinstance(event.payload, SamplesReported):  # most events: they say no more than this
+                if record is not None and fold(record, event):
+                    self._changed.add(record.job.id)
+                continue
             self.exits.apply(event, "" if record is None else record.job.user)
             self.holes.apply(event)
             self.unstarted.apply(event)
-            self.paces.apply(event)
             self.harm_signals.apply(event)
             self.conduct.apply(event)
             self.main_jobs.apply(event)
-            self.promise.apply(event)
             if isinstance(event.payload, DaemonStarted):
                 self.up_since = event.at
                 self._known_as(event.payload.url, event.at)
@@ -134,8 +137,7 @@ class Ledger:
             before = record.pilots.get(event.pilot or "")
             if fold(record, event):
                 self._changed.add(record.job.id)
-                if not isinstance(event.payload, SamplesReported):
-                    record.costs = None
+                record.costs = None
                 if phase in _WAITS_NOT and record.phase not in _WAITS_NOT:
                     record.nodes_since = event.at
                 if before is None and event.pilot in record.pilots:  # a further node of a task, just started on
@@ -308,10 +310,6 @@ class Ledger:
         """Arrays that owners announced and that have not been inspected yet, by job."""
         return {j: tuple(r.unseen_arrays) for j, r in sorted(self._records.items()) if r.unseen_arrays}
 
-    def samples(self, job_id: int) -> tuple[ThroughputSample, ...]:
-        """The windows of training that a job has reported lately."""
-        return tuple(self._records[job_id].samples)
-
     def signs_of_harm(self, rules: Rules, unsound: str = "") -> HarmSignals:
         """All signs for the breaker, but for what follows from a job's or user's own. `unsound`: what is wrong with
         the harvest partition. Preemptions matter by what the site promises."""
@@ -346,7 +344,7 @@ class Ledger:
                 for name in record.pilots:
                     if self._job_of_task.get(name) == job_id:
                         del self._job_of_task[name]
-                self.usage.forget(job_id)
+                self.usage.by_job.pop(job_id, None)
                 self.conduct.forget(job_id)
                 self.paces.forget(job_id)
                 self.unstarted.forget(job_id)

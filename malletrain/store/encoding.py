@@ -41,14 +41,15 @@ def event_row(event: Event) -> dict[str, Any]:
 def row_event(row: Row[Any]) -> Event:
     """The event of a row; a kind that only a newer release has becomes an `UnknownFact`.
     Raises StoreError: a field is missing or of the wrong type."""
+    seq, at, kind, job, pilot, node, reason, data = tuple(row)  # names of columns are looked up slowly
     try:
-        payload = payload_from(row.kind, json.loads(row.data))
+        payload = payload_from(kind, json.loads(data))
     except ValueError as error:
         raise StoreError(
-            f"event {row.seq} of the journal, a {row.kind!r}, cannot be read: {error}; "
+            f"event {seq} of the journal, a {kind!r}, cannot be read: {error}; "
             "install the release that wrote it, or restore a backup"
         ) from error
-    return Event(row.at, payload, row.job, row.pilot, row.node, row.reason, row.seq)
+    return Event(at, payload, job, pilot, node, reason, seq)
 
 
 def payload_data(payload: Payload) -> dict[str, JsonValue]:

@@ -99,9 +99,7 @@ def _events(path: Path, newest: int, since: float, chosen: Collection[int]) -> I
     engine = reader_engine(path, connections=1)
     try:
         with storage_errors(path), engine.begin() as connection:
-            yield from map(
-                row_event, connection.execution_options(yield_per=READ_BATCH).execute(query.order_by(event.seq))
-            )
+            yield from map(row_event, connection.execute(query))
     finally:
         engine.dispose()
     yield from read_events(path, after=newest)

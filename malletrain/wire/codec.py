@@ -161,7 +161,9 @@ class Codec:
 
     def _new_record_reader(self, record: type[Any]) -> Reader:
         fields = _fields(record)
-        readers = {each.key: (each.name, self._field_reader(each)) for each in fields}
+        readers = {
+            each.key: (each.name, self._kinds_read(each.annotation), self._field_reader(each)) for each in fields
+        }
         required = [(each.name, each.key) for each in fields if each.default is dataclasses.MISSING]
 
         def read(raw: Any) -> Any:
@@ -170,9 +172,9 @@ class Codec:
             values: dict[str, Any] = {}
             for key, value in raw.items():
                 if key in readers:
-                    name, reader = readers[key]
+                    name, as_it_is, reader = readers[key]
                     try:
-                        values[name] = reader(value)
+                        values[name] = value if type(value) in as_it_is else reader(value)
                     except _Fault as fault:
                         raise fault.under(key) from None
             for name, key in required:
@@ -181,6 +183,14 @@ class Codec:
             return record(**values)
 
         return read
+
+    def _kinds_read(self, annotation: Any) -> frozenset[type[Any]]:
+        """Of which classes a value is taken as it is: most of a journal is so, and a call takes long."""
+        if self.bounds is not None:
+            return frozenset()
+        is_union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
+        kinds = typing.get_args(annotation) if is_union else (annotation,)
+        return frozenset(kinds) & _PLAIN | ({float, int} if float in kinds else set())
 
     def _field_reader(self, each: _Field) -> Reader:
         read, most = self._reader(each.annotation), each.most
@@ -247,7 +257,7 @@ class Codec:
         limit = None
         if self.bounds is not None:
             limit = self.bounds.entries if kind is float else MAX_PLAIN_ENTRIES
-        read_item = self._reader(kind)
+        read_item, as_it_is = self._reader(kind), self._kinds_read(kind)
         read_key: Reader = _as_it_came
         if key_kind is int:
             read_key = _made_by(int)
@@ -257,6 +267,8 @@ class Codec:
         def read(value: Any) -> dict[Any, Any]:
             if not isinstance(value, dict) or not _fits(value, limit):
                 raise _Fault(f"must be an object{_at_most(limit, ' entries')}")
+            if read_key is _as_it_came and as_it_is.issuperset(map(type, value.values())):
+                return value
             found: dict[Any, Any] = {}
             for key, each in value.items():
                 if limit is not None and (not isinstance(key, str) or len(key) > 200):

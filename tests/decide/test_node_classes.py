@@ -56,4 +56,4 @@ def test_samples_carry_the_class_of_the_nodes_that_trained() -> None:
         event_of(START + 50, EventKind.GENERATION, 1, data={"generation": 9, "members": members}),
         event_of(START + 60, EventKind.SAMPLES, 1, data={"nodes": 2, "samples": 10.0, "seconds": 1.0, "steps": 5}),
     ])  # fmt: skip
-    assert [s.node_class for s in world.loop.ledger.samples(1)] == ["gpu:v100:4"]
+    assert [s.node_class for s in world.loop.ledger._records[1].samples] == ["gpu:v100:4"]

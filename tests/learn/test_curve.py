@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from malletrain.domain.job import ThroughputSample
 from malletrain.learn.curve import CurveFit, Estimate, fit_curve
 from malletrain.learn.curve_families import Scaling
-from malletrain.learn.samples import KeptWindows, accepted_rates, scaling_of
+from malletrain.learn.samples import KeptWindows, consistent_rates, scaling_of, valid_samples
 from scripts.bench import curves as curves_bench
 
 Model = TypeVar("Model", str, tuple[str, int, int])
@@ -205,8 +205,9 @@ windows = st.lists(
 @given(windows)
 def test_any_samples_give_a_sound_curve_or_none(samples: list[ThroughputSample]) -> None:
     found = fit_curve(samples)
-    kept, ignored = accepted_rates(samples)
-    assert sum(map(len, kept.values())) + sum(ignored.values()) == len(samples)
+    sound, wrong = valid_samples(samples)
+    kept, doubtful = consistent_rates(sound)
+    assert sum(map(len, kept.values())) + sum(wrong.values()) + sum(doubtful.values()) == len(samples)
     if found is None:
         assert not kept
         return

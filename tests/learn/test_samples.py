@@ -53,7 +53,7 @@ runs = st.lists(
     st.tuples(
         st.integers(1, 40),
         st.sampled_from([50.0, 100.0, 110.0, 115.0, 200.0]),
-        st.lists(st.sampled_from([1, 60, 64, 66, 70, 100, 110]), min_size=1, max_size=3),
+        st.lists(st.sampled_from([0.9, 1.4, 9.6, 10.4, 60, 64, 66, 100, 110]), min_size=1, max_size=3),
         st.lists(st.sampled_from([1, 2]), min_size=1, max_size=2),
         st.sampled_from(["", "a100"]),
         st.lists(st.sampled_from([0, 1, 2, 10]), min_size=1, max_size=2),
@@ -67,7 +67,7 @@ runs = st.lists(
     runs=runs, seed=st.integers(0, 2**32), noise=st.sampled_from([0.0, 0.02, 0.08]), sizes=st.sampled_from([1, 20])
 )
 def test_looking_at_what_is_new_finds_what_looking_at_all_windows_would(
-    runs: list[tuple[int, float, list[int], list[int], str, list[int]]], seed: int, noise: float, sizes: int
+    runs: list[tuple[int, float, list[float], list[int], str, list[int]]], seed: int, noise: float, sizes: int
 ) -> None:
     random = np.random.default_rng(seed)
     ours, plain = KeptWindows(), deque[ThroughputSample](maxlen=MAX_WINDOWS)

@@ -201,7 +201,7 @@ def test_an_address_has_so_many_connections_through_the_proxy(
     with contextlib.ExitStack() as opened:
         with contextlib.suppress(ConnectionResetError):  # as early as in connect()
             for _ in range(600):
-                last = opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
+                last = opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
             assert last.recv(1) == b"", "beyond 512 the proxy hangs up"
         assert Caller(house, token).get("/v1/jobs").status_code == 200, "the daemon sees none of them"
 

@@ -19,6 +19,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -220,9 +221,10 @@ class StepCommitter:
 
     def _abort(self, lost: PeerLost) -> Aborted:
         opening, self._opening = self._opening, None
-        if opening is not None and _is_complete(opening[0]):
-            # A member that makes another round ends as soon as it has seen this one's row.
-            self.judge_rows(opening[1].tolist())
+        with suppress(PeerLost):
+            if opening is not None and opening[0].wait(0.0):
+                # A member that makes another round ends as soon as it has seen this one's row.
+                self.judge_rows(opening[1].tolist())
         self._monitor.fault(self.world.generation, "closed", str(lost))
         return Aborted(str(lost))
 
@@ -238,10 +240,3 @@ class StepCommitter:
         """How long to wait for peers before a stall is reported: the daemon then gives them 2 s to check in, so that
         a frozen one is out within max(5 s, 10 median steps)."""
         return max(2.5, 9 * self.median_step_s() - 2.0)
-
-
-def _is_complete(work: Work) -> bool:
-    try:
-        return work.wait(0.0)
-    except PeerLost:
-        return False

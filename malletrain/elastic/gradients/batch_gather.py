@@ -43,11 +43,7 @@ class BatchGather:
         self._reducer = reducer
         self._open_round = open_round
         self._open_count = open_count
-        self._calls = 0
-
-    def begin(self) -> None:
-        """Begin a step."""
-        self._calls = 0
+        self.calls = 0  #: in the step under way; set back by who begins one
 
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:
         """See `Session.gather`."""
@@ -60,7 +56,7 @@ class BatchGather:
                 f"{tuple(tensor.shape)}: gather each view by itself, before they are put together"
             )
         if self._committer.world.size == 1:
-            self._calls += 1
+            self.calls += 1
             return tensor.clone()
         kind = zlib.crc32(f"{tuple(tensor.shape[1:])} {tensor.dtype}".encode())
         table = self._table(self._open_round, [reducer.samples if reducer.weight else 0, kind], torch.int64)
@@ -95,10 +91,10 @@ class BatchGather:
 
     def _table(self, open_round: Callable[[int], None], row: list[float], dtype: torch.dtype) -> torch.Tensor:
         """The rows of all members, by rank; of this one alone where the step is void."""
-        self._calls += 1
+        self.calls += 1
         if self._committer.world.size > 1 and self._reducer.aborted is None:
             with self._reducer.holding():
-                open_round(self._calls)
+                open_round(self.calls)
                 self._committer.meet()
                 return self._committer.rows_of_all(row, dtype)
         return torch.tensor([row], dtype=dtype)

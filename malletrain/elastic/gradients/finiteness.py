@@ -75,15 +75,10 @@ def all_finite(gradients: list[torch.Tensor]) -> bool:
             return False
         except RuntimeError:  # complex numbers
             pass
-    return all(is_finite(each) for each in gradients)
+    return all(bool(torch.isfinite(each).all()) for each in gradients)
 
 
 @functools.cache
 def _found_and_one() -> tuple[torch.Tensor, torch.Tensor]:
     """Made once: to make two tensors in each step takes as long as to look at a hundred small gradients."""
     return torch.zeros(1, device="cpu"), torch.ones(1, device="cpu")
-
-
-def is_finite(tensor: torch.Tensor) -> bool:
-    """Whether every element is."""
-    return bool(torch.isfinite(tensor).all())

@@ -23,7 +23,7 @@ from malletrain.elastic.comm.group import Work
 from malletrain.elastic.comm.step_commit import CONTROL_LENGTH, StepCommitter, StepOutcome, total_weight
 from malletrain.elastic.errors import Aborted, ElasticError, StepRepeated, StepTried
 from malletrain.elastic.gradients import finiteness
-from malletrain.elastic.gradients.finiteness import LateRead, all_finite, are_finite, is_finite, largest
+from malletrain.elastic.gradients.finiteness import LateRead, all_finite, are_finite, largest
 from malletrain.elastic.gradients.noise_scale import NoiseScale
 from malletrain.elastic.gradients.size_trial import SizeTrial
 
@@ -486,7 +486,7 @@ class GradientReducer:
                 for bucket, flat in zip(self._buckets, self._sent, strict=True)
                 for pair in zip(bucket.members, self._parts(flat, bucket), strict=True)
             ]
-        bad = [index for index, gradient in found if not is_finite(gradient)]
+        bad = [index for index, gradient in found if not are_finite([gradient])]
         return self._names[min(bad)] if bad else ""
 
     def _apply_sums(self, sums: list[torch.Tensor]) -> None:

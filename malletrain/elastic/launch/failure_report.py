@@ -62,13 +62,14 @@ def text_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:MAX_TEXT_CHARACTERS] + (f" ({line})" if line else "")
 
 
-def report_uncaught(report: Callable[[BaseException], None]) -> None:
-    """Report what nothing in the script catches, then go on as Python does."""
+def report_uncaught(report: Callable[[], Callable[[BaseException], None] | None]) -> None:
+    """Report what nothing in the script catches, as long as there is who reports, then go on as Python does."""
     previous = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         previous(kind, error, trace)
-        report(error.with_traceback(trace))
+        if (live := report()) is not None:
+            live(error.with_traceback(trace))
 
     sys.excepthook = hook
 

@@ -7,37 +7,20 @@ resumes, passes over it: the session takes that state, and has no epochs left.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.state.checkpoint_store import CheckpointStore
 
-
-@dataclass(frozen=True, slots=True)
-class Handover:
-    """What a session leaves to the next one of the script: its parts; whether this worker was in its world; the
-    generation up to which plans are not entered; steps and samples that were committed in all sessions so far."""
-
-    number: int
-    pilot: Any
-    member: Any
-    reconfigurer: Any
-    in_world: bool
-    tried: int
-    steps: int
-    samples: int
-
-
-_ended: Handover | None = None
+_ended: Any = None  #: the runtime of the session that has ended last, for the one that follows
 _latest = -1  #: the number of the session that was made last
 
 
-def begin() -> Handover | None:
-    """A session of a job is to be made. Returns what the one before has left; None at the first one. Raises
+def begin() -> Any:
+    """A session of a job is to be made. Returns the runtime of the one before; None at the first one. Raises
     `ElasticError`: the one before has not ended."""
-    if _latest >= 0 and (_ended is None or _ended.number < _latest):
+    if _latest >= 0 and _ended is None:
         raise ElasticError(
             "a second Session before the first one has ended: a job trains one at a time. Call finish() before, or "
             "give one Session all models: Session([model_a, model_b], [optimizer_a, optimizer_b], ...)"
@@ -46,17 +29,17 @@ def begin() -> Handover | None:
 
 
 def made(number: int) -> None:
-    global _latest
-    _latest = number
+    global _ended, _latest
+    _ended, _latest = None, number
 
 
 def is_latest(number: int) -> bool:
     return number == _latest
 
 
-def end(handover: Handover) -> None:
+def end(runtime: Any) -> None:
     global _ended
-    _ended = handover
+    _ended = runtime
 
 
 def folder_of(base: Path, number: int) -> Path:

@@ -175,20 +175,16 @@ class StateRecovery:
         self._wait(group.all_reduce(table), plan)
         log.debug("generation %d: members met after %.3f s", plan.generation, time.monotonic() - began)
         rows: list[list[int]] = table.tolist()
-        self._require_session({row[3] for row in rows}, plan)
+        sessions = {row[3] for row in rows}
+        if session < max(sessions):
+            raise SessionOver(plan.generation)
+        if len(sessions) > 1:  # no world has members in different ones: those in an earlier one pass over it
+            self._give_up(plan, "a worker was still in a session that is over")
         self.all_end = all(row[2] for row in rows)
         states = [MemberState(bool(row[0]), row[1]) for row in rows]
         recovery = plan_recovery(states, self._member.local_rank.size)
         theirs = rows[recovery.donors[0]][len(holds) :]
         return recovery, [name for (name, own), other in zip(signatures.items(), theirs, strict=True) if own != other]
-
-    def _require_session(self, sessions: set[int], plan: messages.Plan) -> None:
-        """No world has members in different sessions: those in an earlier one pass over it, and the others wait for
-        the next world."""
-        if self._state.session < max(sessions):
-            raise SessionOver(plan.generation)
-        if len(sessions) > 1:
-            self._give_up(plan, "a worker was still in a session that is over")
 
     def _give_up(self, plan: messages.Plan, why: str) -> NoReturn:
         self._member.fault(plan.generation, "closed", why)

@@ -8,7 +8,7 @@ of its members is gone or must leave.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from malletrain.domain import event as kinds
 from malletrain.domain.event import Event
@@ -194,9 +194,9 @@ class LastWorlds:
     untaken: Mapping[int, frozenset[str]] = field(default_factory=dict)
 
 
-def last_worlds(events: Iterable[Event], before: Mapping[int, LastWorlds] | None = None) -> dict[int, LastWorlds]:
-    """Folds events, in order, by job. `before`: what the events before them gave."""
-    found = {job: replace(worlds) for job, worlds in (before or {}).items()}
+def last_worlds(events: Iterable[Event]) -> dict[int, LastWorlds]:
+    """Folds events, in order, by job."""
+    found: dict[int, LastWorlds] = {}
     for event in events:
         if event.job is None:
             continue

@@ -53,10 +53,6 @@ class AccountUsage:
         first = int(since // DAY_S)
         return sum(used for day, used in self.by_day.get(account, {}).items() if day >= first)
 
-    def forget(self, job: int) -> None:
-        """The job is not asked for again."""
-        self.by_job.pop(job, None)
-
 
 #: How far back submissions count, and how many jobs of an account at most.
 KEPT_S = 28 * 86400.0

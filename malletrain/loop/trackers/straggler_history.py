@@ -30,7 +30,6 @@ class _JobPaces:
     speed: dict[str, WorkerSpeed] = field(default_factory=dict)
     node_class: dict[str, str] = field(default_factory=dict)
     resting: dict[str, tuple[float, str]] = field(default_factory=dict)
-    slow: tuple[Straggler, ...] = ()
     class_speed: Mapping[str, float] = field(default_factory=dict)
 
     def window(self, rates: Mapping[str, float]) -> None:
@@ -43,12 +42,6 @@ class _JobPaces:
                 by_class.setdefault(self.node_class[pilot], []).append(speed.rate)
         if len(by_class) > 1:  # it stays known once the job has left all classes but one
             self.class_speed = {**self.class_speed, **{name: median(of) for name, of in sorted(by_class.items())}}
-        self.slow = stragglers(self.speed, self.node_class)
-
-    def gone(self, pilot: str) -> None:
-        self.node_class.pop(pilot, None)
-        if self.speed.pop(pilot, None) is not None:
-            self.slow = stragglers(self.speed, self.node_class)
 
 
 class StragglerHistory:
@@ -72,7 +65,8 @@ class StragglerHistory:
             case kinds.JobCancelled() | kinds.JobCompleted() | kinds.JobFailed():
                 del self._jobs[event.job]
             case kinds.PilotHeld() | kinds.PilotSetAside() | kinds.PilotEnded():
-                job.gone(pilot)
+                job.node_class.pop(pilot, None)
+                job.speed.pop(pilot, None)
             case kinds.ActionIntent(action=LeavePilot(cause=LeaveCause.STRAGGLER)) if event.node:
                 job.resting[event.node] = event.at + REST_S, event.reason
 
@@ -82,7 +76,8 @@ class StragglerHistory:
 
     def slow(self) -> Mapping[int, tuple[Straggler, ...]]:
         """The stragglers of each job that has some, the slowest first."""
-        return {job: each.slow for job, each in self._jobs.items() if each.slow}
+        found = {job: stragglers(each.speed, each.node_class) for job, each in self._jobs.items()}
+        return {job: slow for job, slow in found.items() if slow}
 
     def speeds_by_class(self) -> Mapping[int, Mapping[str, float]]:
         """By job that has trained on several classes of nodes at once, how fast a worker was on each (samples/s)."""
