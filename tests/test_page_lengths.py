@@ -103,6 +103,12 @@ def test_all_documents_together_are_short_enough_to_be_read() -> None:
     assert sum(len(path.read_text(encoding="utf-8").split()) for path in documents) <= MOST_IN_ALL
 
 
+def test_the_researchers_page_has_eight_special_cases() -> None:
+    page = (ROOT / "docs" / "how-to" / "researcher-script.md").read_text(encoding="utf-8")
+    table = page.split("| You use | Write |\n|---|---|\n")[1].split("\n\n")[0]
+    assert len(table.splitlines()) <= 8, "rarer ones stand in docs/reference/loops.md"
+
+
 #: Pages that say what to do.
 HOW_TO = sorted(page for page in PAGES if page.startswith(("docs/how-to/", "docs/quick-start/", "docs/tutorial")))
 MOST_IN_A_SENTENCE = 30

@@ -240,9 +240,17 @@ def _notes_of_step(loop: TrainingLoop, session: str) -> Iterator[str]:
                 f"line {node.lineno}: gradients are added up over several batches: give Session a batch_size so many "
                 "times as large, and make the optimizer's step for each"
             )
-    if len(list(calls_of(loop.batches, "backward"))) > 1:
+    if _most_calls(loop.batches, "backward") > 1:
         yield (
             f"line {loop.batches.lineno}: several backward() calls: parts of one loss, all but the last, each in "
             f"`with step.accumulate():` of `with {session}.step() as step:`; several that have an optimizer's step "
             f"each, `with {session}.step(backwards=N):`"
         )
+
+
+def _most_calls(node: ast.AST, name: str) -> int:
+    """The most calls of this name on one way through a node: of an `if`'s branches one is taken."""
+    if isinstance(node, ast.If):
+        return max(sum(_most_calls(each, name) for each in branch) for branch in (node.body, node.orelse))
+    own = isinstance(node, ast.Call) and called_name(node) == name
+    return own + sum(_most_calls(each, name) for each in ast.iter_child_nodes(node))

@@ -346,6 +346,17 @@ def test_each_fold_is_a_session() -> None:
     assert any("another loop that trains: it needs a Session of its own" in note for note in stages.notes)
 
 
+def test_branches_of_which_one_is_taken_are_one_backward() -> None:
+    """With mixed precision or without."""
+    scaled = (
+        "        if scaled:\n            scaler.scale(loss).backward()\n        else:\n            loss.backward()\n"
+    )
+    assert propose(PLAIN.replace("        loss.backward()\n", scaled)).notes == propose(PLAIN).notes
+    both = scaled + "        (0.1 * loss).backward()\n"
+    notes = propose(PLAIN.replace("        loss.backward()\n", both)).notes
+    assert [note for note in notes if "several backward() calls" in note]
+
+
 def test_what_the_session_does_not_know_is_noted() -> None:
     """Several passes of a step, gradients that are added up over batches, a scaler that is made under a condition."""
     proposal = propose(GAN)
