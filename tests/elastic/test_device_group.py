@@ -17,7 +17,7 @@ import torch
 from malletrain.domain.event import EventKind
 from malletrain.elastic.comm import carrier as carriers
 from malletrain.elastic.comm.authentication import Meeting
-from malletrain.elastic.comm.background import all_ended
+from malletrain.elastic.comm.background import BackgroundThread
 from malletrain.elastic.comm.carrier import DeviceCarrier, find_carrier
 from malletrain.elastic.comm.device_group import DeviceGroup, PairedGroup
 from malletrain.elastic.comm.group import Group
@@ -82,8 +82,12 @@ def test_an_operation_that_an_abort_completed_is_not_taken_for_done() -> None:
             device.all_reduce(tensor)
         return "refused"
 
+    before = {*threading.enumerate()}  # other tests of this process leave threads that are stuck by intent
     assert run(2, act) == ["refused"] * 2
-    assert all_ended(10.0)
+    ours = [each for each in {*threading.enumerate()} - before if isinstance(each, BackgroundThread)]
+    for each in ours:
+        each.join(10.0)
+    assert not any(each.is_alive() for each in ours)
 
 
 def test_the_event_comes_before_the_flag_is_looked_at() -> None:
