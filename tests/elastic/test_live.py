@@ -121,6 +121,7 @@ def test_trains_on_through_a_restart_of_the_daemon(tmp_path: Path, static: Stati
             assert behind or not again.seen(EventKind.GENERATION), "a restart of the daemon disturbs no worker"
             pod.grow(again, (3,), [SCRIPT, *options])
             assert min(data["generation"] for data in again.told(EventKind.GENERATION)) > last
+            wait_lines(tmp_path, 8, 90, "steps of four: who is in its first, slow one does not check in within 2 s")
             pod.kill(2)
             again.wait_world([0, 1, 3], 90)
             pod.finish(0, 1, 3)
