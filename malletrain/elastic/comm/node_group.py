@@ -12,7 +12,6 @@ crosses between nodes once, however many processes a node has, over as many conn
 from __future__ import annotations
 
 import queue
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -83,8 +82,7 @@ class NodeGroup:
         # One thread runs all operations in the order of their calls. That order is the same on every member, so no
         # two members ever wait for each other in different operations.
         self._calls: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="malletrain-node", daemon=True)
-        self._thread.start()
+        BackgroundThread(self._run, "node")
 
     def all_reduce(self, tensor: torch.Tensor) -> Work:
         if self._abandoned:
@@ -104,7 +102,6 @@ class NodeGroup:
     def abandon(self) -> None:
         self._abandoned = True
         self._calls.put(None)
-        BackgroundThread(self._thread.join, "close-node")
         self._local.abandon()
         self._across.abandon()
 
