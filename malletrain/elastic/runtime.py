@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import copy
+import ctypes
 import functools
 import logging
 import os
@@ -696,12 +697,17 @@ def _say_ending(runtime: weakref.ref[Runtime]) -> None:
 
 def _end_process(member: Member) -> None:
     """At exit, close the group while the interpreter is whole: one that is closed after it aborts the process now and
-    then (with two processes a node, in one run of ten). End at once where a thread does not end, which would do so
-    too; and where a worker leaves: it holds a node that a main job may wait for."""
+    then (with two processes a node, in one run of ten). A worker that leaves ends at once: it holds a node that a
+    main job may wait for. Where a thread does not end, the process ends without what would abort it: that thread's
+    return from C++ once the interpreter has ended, and what libraries do at exit."""
     member.committer.world.group.abandon()
     member.pending_groups.give_up()
-    if member.released or not all_ended(1.0):
-        _end_at_once(1 if hasattr(sys, "last_value") else Released.STATUS if member.released else 0)
+    if member.released:
+        _end_at_once(1 if hasattr(sys, "last_value") else Released.STATUS)
+    if not all_ended(1.0):
+        libc = ctypes.CDLL(None)
+        ctypes.CDLL("libstdc++.so.6")["_ZSt13set_terminatePFvvE"](libc.pause)  # std::set_terminate: that thread waits
+        libc.on_exit(libc._exit, None)  # with the status of `sys.exit`, which Python tells nobody
 
 
 def _end_at_once(status: int) -> NoReturn:
