@@ -89,11 +89,14 @@ class Field:
         return [(float(row[0]), int(row[1]), int(row[2])) for row in rows if len(row) == 3]
 
     def steps_of_size(self, size: int, count: int, since: float) -> None:
-        wait_until(
-            lambda: sum(1 for at, _, n in self.commits(0) if n == size and at > since) >= count,
-            600,
-            f"{count} steps of {size} workers",
-        )
+        def made() -> bool:
+            if self.pod.processes[0].poll() is not None:
+                raise AssertionError(
+                    "worker 0, the one that is watched, has ended (it missed a round?): run it again"
+                )
+            return sum(1 for at, _, n in self.commits(0) if n == size and at > since) >= count
+
+        wait_until(made, 600, f"{count} steps of {size} workers")
 
     def close(self) -> None:
         self.pod.end()
