@@ -20,13 +20,21 @@ MAX_OUTPUT_BYTES = 256 * 1024 * 1024
 
 #: Error texts that Slurm's commands print with exit status 0 too (seen on 17.11 to 26.05).
 _UNREACHABLE = (
-    "Unable to contact slurm controller", "Unable to contact slurmctld", "Socket timed out",
-    "Zero Bytes were transmitted", "Connection refused",
-)  # fmt: skip
+    "Unable to contact slurm controller",
+    "Unable to contact slurmctld",
+    "Socket timed out",
+    "Zero Bytes were transmitted",
+    "Connection refused",
+)
 _ERRORS = (
-    *_UNREACHABLE, "slurm_load_", "Protocol authentication error", "Munge decode failed", "fatal:", "Invalid user id",
+    *_UNREACHABLE,
+    "slurm_load_",
+    "Protocol authentication error",
+    "Munge decode failed",
+    "fatal:",
+    "Invalid user id",
     "Authentication failure",
-)  # fmt: skip
+)
 
 #: Slurm's own commands wait so long twice for slurmctld by default (MessageTimeout, slurm.conf(5)), then give up.
 TIMEOUT_S = 20.0
@@ -127,9 +135,14 @@ class Commands:
         try:
             # In /: others may write to the working folder.
             process = subprocess.Popen(
-                list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                env=self._environment, cwd="/", start_new_session=True,
-            )  # fmt: skip
+                list(argv),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=self._environment,
+                cwd="/",
+                start_new_session=True,
+            )
         except OSError as error:
             why = f"{argv[0]}: cannot be run ({error.strerror}); install Slurm's commands or set PATH"
             raise ClusterUnavailable(why) from error

@@ -21,10 +21,17 @@ from malletrain.slurm.submission.sbatch import NO_PYTHON_STATUS
 SUBMITTED_LIMIT_S = 60.0
 
 #: States in which a task is consumed.
-_ENDED = frozenset({
-    SlurmState.COMPLETED, SlurmState.FAILED, SlurmState.TIMEOUT, SlurmState.PREEMPTED, SlurmState.NODE_FAIL,
-    SlurmState.CANCELLED, SlurmState.OUT_OF_MEMORY,
-})  # fmt: skip
+_ENDED = frozenset(
+    {
+        SlurmState.COMPLETED,
+        SlurmState.FAILED,
+        SlurmState.TIMEOUT,
+        SlurmState.PREEMPTED,
+        SlurmState.NODE_FAIL,
+        SlurmState.CANCELLED,
+        SlurmState.OUT_OF_MEMORY,
+    }
+)
 
 #: What exit statuses of a pilot's own mean.
 _WORDS = {

@@ -324,9 +324,22 @@ class ToppedUp:
 
 
 Message = (
-    Warm | CheckedIn | Fault | Switched | Leaving | Left | Samples | Metric | Finished | Failed | Exited | CheckDone
-    | Compared | Stuck | ToppedUp
-)  # fmt: skip
+    Warm
+    | CheckedIn
+    | Fault
+    | Switched
+    | Leaving
+    | Left
+    | Samples
+    | Metric
+    | Finished
+    | Failed
+    | Exited
+    | CheckDone
+    | Compared
+    | Stuck
+    | ToppedUp
+)
 
 _TYPES: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in typing.get_args(Message)}
 

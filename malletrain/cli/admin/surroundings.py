@@ -87,9 +87,19 @@ NODE_S, TRIAL_S = 10, 60.0
 
 #: What srun, the loader and Python say where the interpreter cannot run a pilot.
 _FAULTS = (
-    "No such file", "execve", "No module named", "nknown option", "Permission denied", "SyntaxError", "ImportError",
-    "shared libraries", "GLIBC", "Exec format", "Illegal instruction", "Segmentation fault",
-)  # fmt: skip
+    "No such file",
+    "execve",
+    "No module named",
+    "nknown option",
+    "Permission denied",
+    "SyntaxError",
+    "ImportError",
+    "shared libraries",
+    "GLIBC",
+    "Exec format",
+    "Illegal instruction",
+    "Segmentation fault",
+)
 
 
 def python_findings(commands: Commands, harvest: Harvest, python: str) -> Iterator[Finding]:

@@ -14,18 +14,40 @@ from malletrain.domain.snapshot import NodeState, SlurmState
 
 #: What sinfo appends to a state (sinfo(1)); `+` closes a compact word of a node shared with another cluster.
 SUFFIXES = {
-    "*": "NOT_RESPONDING", "~": "POWERED_DOWN", "#": "POWERING_UP", "%": "POWERING_DOWN", "!": "POWER_DOWN",
-    "$": "MAINTENANCE", "@": "REBOOT_REQUESTED", "^": "REBOOT_ISSUED", "-": "PLANNED",
-}  # fmt: skip
+    "*": "NOT_RESPONDING",
+    "~": "POWERED_DOWN",
+    "#": "POWERING_UP",
+    "%": "POWERING_DOWN",
+    "!": "POWER_DOWN",
+    "$": "MAINTENANCE",
+    "@": "REBOOT_REQUESTED",
+    "^": "REBOOT_ISSUED",
+    "-": "PLANNED",
+}
 
 #: Long, compact and older spellings of one word, by that word.
 _SPELT = {
-    "ALLOCATED": "ALLOC", "MIXED": "MIX", "DOWN": "ERROR ERR", "FUTURE": "FUTR", "UNKNOWN": "UNK",
-    "COMPLETING": "COMP", "DRAIN": "DRAINED DRAINING DRNG", "FAIL": "FAILING FAILG", "MAINTENANCE": "MAINT",
-    "RESERVED": "RESV RES", "PLANNED": "PLND", "REBOOT_REQUESTED": "REBOOT REBOOT_TOGGLE", "REBOOT_ISSUED": "BOOT",
-    "POWERED_DOWN": "POWER", "POWERING_UP": "POWER_UP POW_UP", "POWERING_DOWN": "POW_DN",
-    "NOT_RESPONDING": "NO_RESPOND", "INVALID": "INVAL INVALID_REG", "BLOCKED": "BLOCK", "PERFCTRS": "NPC",
-}  # fmt: skip
+    "ALLOCATED": "ALLOC",
+    "MIXED": "MIX",
+    "DOWN": "ERROR ERR",
+    "FUTURE": "FUTR",
+    "UNKNOWN": "UNK",
+    "COMPLETING": "COMP",
+    "DRAIN": "DRAINED DRAINING DRNG",
+    "FAIL": "FAILING FAILG",
+    "MAINTENANCE": "MAINT",
+    "RESERVED": "RESV RES",
+    "PLANNED": "PLND",
+    "REBOOT_REQUESTED": "REBOOT REBOOT_TOGGLE",
+    "REBOOT_ISSUED": "BOOT",
+    "POWERED_DOWN": "POWER",
+    "POWERING_UP": "POWER_UP POW_UP",
+    "POWERING_DOWN": "POW_DN",
+    "NOT_RESPONDING": "NO_RESPOND",
+    "INVALID": "INVAL INVALID_REG",
+    "BLOCKED": "BLOCK",
+    "PERFCTRS": "NPC",
+}
 #: Words that are spelt in one way.
 _PLAIN = "IDLE REBOOT_CANCELED POWER_DOWN NET CLOUD EXTERNAL DYNAMIC_NORM DYNAMIC_FUTURE RESUME UNDRAIN"
 

@@ -149,11 +149,29 @@ REFUSED = {name: instead for instead, names in _INSTEAD.items() for name in name
 
 #: One-letter names of refused options, by sbatch(1).
 REFUSED_SHORT = {
-    "a": "array", "b": "begin", "B": "extra-node-info", "c": "cpus-per-task", "F": "nodefile", "G": "gpus",
-    "H": "hold", "i": "input", "I": "immediate", "k": "no-kill", "L": "licenses", "m": "distribution",
-    "M": "clusters", "n": "ntasks", "O": "overcommit", "s": "oversubscribe", "S": "core-spec", "t": "time",
-    "v": "verbose", "w": "nodelist", "W": "wait", "x": "exclude",
-}  # fmt: skip
+    "a": "array",
+    "b": "begin",
+    "B": "extra-node-info",
+    "c": "cpus-per-task",
+    "F": "nodefile",
+    "G": "gpus",
+    "H": "hold",
+    "i": "input",
+    "I": "immediate",
+    "k": "no-kill",
+    "L": "licenses",
+    "m": "distribution",
+    "M": "clusters",
+    "n": "ntasks",
+    "O": "overcommit",
+    "s": "oversubscribe",
+    "S": "core-spec",
+    "t": "time",
+    "v": "verbose",
+    "w": "nodelist",
+    "W": "wait",
+    "x": "exclude",
+}
 
 SHORT = {option.short: option.name for option in ALLOWED.values() if option.short}
 
