@@ -114,7 +114,8 @@ _INSTEAD = {
     "the environment is that of the call of mtbatch; see --export": "get-user-env",
     "it runs as you, as every job that you submit": "gid uid",
     "a pilot has all GPUs of its node; see --gpus-per-node": "gpus gpus-per-socket",
-    "a pilot has all GPUs of its node; start a process for each by `torchrun --standalone`": "gpus-per-task",
+    "a pilot has all GPUs of its node; start a process for each by `torchrun --standalone`":
+        "gpus-per-task processes-per-node",
     "hold the job with `malletrain hold JOB` after submitting it": "hold",
     "only #SBATCH and #MALLETRAIN lines are read anyway: leave it out": "ignore-pbs",
     "it starts as soon as there is a hole: leave it out": "immediate",
