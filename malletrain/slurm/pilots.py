@@ -10,7 +10,7 @@ from malletrain.domain.decision import StartPilot
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import ArrayReport, PilotEnd, task_of
 from malletrain.domain.pilot_life import NO_DAEMON_STATUS
-from malletrain.domain.snapshot import FREE_STATES, HELD_PRIORITY, Node, SlurmState
+from malletrain.domain.snapshot import FREE_STATES, HELD_PRIORITY, HOLDING_STATES, Node, SlurmState
 from malletrain.slurm.formats import hostlist
 from malletrain.slurm.formats.squeue import TaskRecord
 from malletrain.slurm.formats.states import job_state
@@ -21,10 +21,7 @@ from malletrain.slurm.submission.sbatch import NO_PYTHON_STATUS
 SUBMITTED_LIMIT_S = 60.0
 
 #: States in which a task is consumed.
-_ENDED = frozenset({
-    SlurmState.COMPLETED, SlurmState.FAILED, SlurmState.TIMEOUT, SlurmState.PREEMPTED, SlurmState.NODE_FAIL,
-    SlurmState.CANCELLED, SlurmState.OUT_OF_MEMORY,
-})  # fmt: skip
+_ENDED = frozenset(SlurmState) - {*HOLDING_STATES, SlurmState.PENDING, SlurmState.REQUEUED, SlurmState.UNKNOWN}
 
 #: What exit statuses of a pilot's own mean.
 _WORDS = {

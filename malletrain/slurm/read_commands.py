@@ -22,9 +22,13 @@ class CommandReader:
     """
 
     def __init__(
-        self, commands: Commands, now: Callable[[], float], harvest_partition: str, bf_interval_s: float = 30.0,
+        self,
+        commands: Commands,
+        now: Callable[[], float],
+        harvest_partition: str,
+        bf_interval_s: float = 30.0,
         pyslurm: Sequence[str] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._commands, self._now, self._harvest = commands, now, harvest_partition
         self._bf_interval_s, self._pyslurm = bf_interval_s, pyslurm
         self._diagnosis: sdiag.SchedulerStatistics | None = None

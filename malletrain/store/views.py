@@ -57,10 +57,14 @@ class StoreViews:
     """Reads over connections of its own, which cannot write. Safe to call from many threads."""
 
     def __init__(
-        self, path: Path, snapshot: Callable[[], Snapshot | None] = lambda: None,
-        decision: Callable[[], Decision | None] = lambda: None, version: str = "",
-        notices: Callable[[], Sequence[str]] = tuple, waiting: Callable[[int], str] = lambda _job: "",
-    ) -> None:  # fmt: skip
+        self,
+        path: Path,
+        snapshot: Callable[[], Snapshot | None] = lambda: None,
+        decision: Callable[[], Decision | None] = lambda: None,
+        version: str = "",
+        notices: Callable[[], Sequence[str]] = tuple,
+        waiting: Callable[[int], str] = lambda _job: "",
+    ) -> None:
         """`path` is the journal's; `snapshot` and `decision` give the daemon's last ones, which no journal keeps;
         `notices` what it wants people to know; `waiting` why a job that is queued has no nodes."""
         self._path = path
@@ -179,9 +183,13 @@ class StoreViews:
         )
 
     def events(
-        self, after: int = 0, job: int | None = None, uid: int | None = None, kinds: Sequence[str] = (),
+        self,
+        after: int = 0,
+        job: int | None = None,
+        uid: int | None = None,
+        kinds: Sequence[str] = (),
         limit: int = MAX_EVENTS,
-    ) -> tuple[tuple[EventRow, ...], int]:  # fmt: skip
+    ) -> tuple[tuple[EventRow, ...], int]:
         """Events above number `after`, and the number up to which was looked: the next call's `after`. A page ends
         after `limit` rows or `MAX_EVENT_BYTES`.
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.cli import render
-from malletrain.cli.main import COMMANDS, LazyGroup, cli, one_line
+from malletrain.cli.main import COMMANDS, GONE_OPTIONS, LazyGroup, cli, one_line
 from malletrain.domain.event import EventKind
 from tests import loud_highs
 from tests.api.house import House
@@ -302,6 +302,9 @@ def test_a_command_that_is_nearly_right_is_named(bare_desk: Desk) -> None:
     refused(bare_desk.malletrain("zork"), 2, "no command 'zork'; see malletrain --help")
     refused(bare_desk.malletrain("status", "x"), 2, "'x' is not a valid integer")
     refused(bare_desk.malletrain("status", "--zork"), 2, "No such option")
+    refused(bare_desk.malletrain("replay", "--procs-per-node=4"), 2, "set procs_per_node in [replay]")
+    for gone, instead in GONE_OPTIONS.items():
+        refused(bare_desk.malletrain(*gone.split()), 2, f"{gone} is gone: {instead}")
 
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -331,12 +331,14 @@ class PromiseTracker:
         # Where only backfill could start the job, one of its cycles would have done so without pilots, too.
         cycles = by_backfill and waiting.behind
         self._delays[meeting.main_job] = replace(
-            known, nodes=known.nodes if node in known.nodes else (*known.nodes, node),
+            known,
+            nodes=known.nodes if node in known.nodes else (*known.nodes, node),
             freed_s=max(known.freed_s or 0.0, min(wait, left + HALF_SECOND_S - known.could_at)),
             delay_s=max(known.delay_s, self._cycle_s * math.floor(wait / self._cycle_s) if cycles else wait),
-            by_backfill=known.by_backfill or by_backfill, preempted=known.preempted + meeting.preempted,
+            by_backfill=known.by_backfill or by_backfill,
+            preempted=known.preempted + meeting.preempted,
             put_off=known.put_off or put_off,
-        )  # fmt: skip
+        )
         trim(self._delays, MAX_DELAYS)
 
     def _note_behind(self, node: str, meeting: MainJobMet) -> None:
