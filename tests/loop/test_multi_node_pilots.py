@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import RecyclePilot, StartPilot
-from malletrain.domain.event import ActionIntent, Event, EventKind, WorkerLost
+from malletrain.domain.event import ActionIntent, ActionOutcome, Event, EventKind, PilotHeld, WorkerLost
 from malletrain.domain.job import PilotEnd, PilotPhase
 from malletrain.domain.snapshot import Reservation, SlurmState
 from malletrain.loop.ledger import Ledger
@@ -96,6 +96,20 @@ def test_a_task_that_slurm_does_not_start_is_taken_back_whole_and_fails_once() -
     assert view.failures == 1
     ended = [e for e in world.journal.events if e.kind is EventKind.PILOT_ENDED]
     assert [e.pilot for e in ended] == [name, f"{name}+1", f"{name}+2"]
+
+
+def test_a_job_whose_start_did_not_begin_is_tried_again_with_one_task() -> None:
+    """It was allowed one node more, which no task of several fits: it waited for ever."""
+    world = World(nodes=6, rules=few_pilots(6))
+    world.submit(job(1, most=6), 12)
+    start, now = StartPilot(1, "101_0", "n0", 300.0, "a hole"), world.clock.now()
+    began = Event(now, ActionOutcome(start, True), 1, "101_0", "n0"), Event(now, PilotHeld(), 1, "101_0", "n0")
+    world.loop.record(began)
+    world.tick()
+    assert held(world) == {}, "it rests"
+    for _ in range(5):
+        world.tick()
+    assert sorted(len(nodes) for nodes in held(world).values()) == [3, 3]
 
 
 def test_a_preempted_task_counts_as_one_preemption() -> None:
