@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from malletrain.decide.rules import Rules
 from malletrain.domain.job import Curve, JobView
 from malletrain.domain.requirements import Requirements
 from malletrain.domain.slurm_reasons import waits_for_nodes
-from malletrain.domain.snapshot import BackfillPlan, Node, NodeState, SlurmJob, SlurmState, Snapshot
+from malletrain.domain.snapshot import BackfillPlan, NodeState, SlurmJob, SlurmState, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,17 +294,15 @@ class NodesLeft:
         self._is_together = self._mask(self._together)
         self._has_leaves = bool(snapshot.leaves)
         number = {leaf: at for at, leaf in enumerate(sorted(set(snapshot.leaves.values())), start=1)}
-        self._leaf = np.array([number.get(snapshot.leaves.get(name, ""), 0) for name in self._names], np.intp)
+        leaf_of = {name: number[leaf] for name, leaf in snapshot.leaves.items()}
+        self._leaf = np.array([leaf_of.get(name, 0) for name in self._names], np.intp)
         self._by_leaf = np.argsort(self._leaf, kind="stable")
         self._leaf_begin = np.searchsorted(self._leaf[self._by_leaf], np.arange(len(number) + 2))
-        kinds: dict[tuple[object, ...], tuple[int, Node]] = {}  # what a job can ask for is the same
-        of_name, node_of = dict[str, int](), snapshot.node
-        for name in self._place:
-            node = node_of[name]
-            kind = (node.partitions, node.gres, node.features, node.memory_mib)
-            of_name[name] = kinds.setdefault(kind, (len(kinds), node))[0]
-        self._kinds = [node for _, node in kinds.values()]
-        self._kind = np.array([of_name[name] for name in self._names], np.intp)
+        what_jobs_ask, node_of = attrgetter("partitions", "gres", "features", "memory_mib"), snapshot.node
+        kinds: dict[object, int] = {}
+        kind_of = {name: kinds.setdefault(what_jobs_ask(node_of[name]), len(kinds)) for name in self._place}
+        self._kinds = list({kind: node_of[name] for name, kind in kind_of.items()}.values())
+        self._kind = np.array([kind_of[name] for name in self._names], np.intp)
         self._having: dict[tuple[str, Requirements], Mask] = {}
         self._now = now
         planned = [
@@ -425,7 +424,7 @@ class NodesLeft:
         if not kept:
             return order
         first = sorted(at for at in set(kept) if among[at])
-        order = np.delete(order, np.searchsorted(order, first))
+        order = order[~self._mask(first)[order]]
         with_first: Places = np.insert(order, np.searchsorted(order, self._begin[self._rank[first]]), first)
         return with_first
 

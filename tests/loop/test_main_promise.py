@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from malletrain.decide.rules import MainPromise
 from malletrain.domain.event import EventKind, JsonValue
 from malletrain.domain.snapshot import BackfillPlan, NodeState, Snapshot
+from malletrain.loop.queue_promise import PromiseKept, next_step, why_broken
 from malletrain.loop.tick import Loop
 from malletrain.loop.trackers.main_jobs import DelayCause
-from malletrain.loop.trackers.main_promise import PromiseTracker, thinned
-from malletrain.loop.trackers.queue_promise import PromiseKept, next_step, why_broken
+from malletrain.loop.trackers.main_promise import PromiseTracker
 from tests.world import RULES, START, World, event_of, job, main_job, node
 
 PROMISED = replace(RULES, promise=MainPromise(p95_s=2.0))
@@ -350,10 +348,10 @@ def test_what_a_promise_would_cost_is_known_before_one_is_made() -> None:
     assert costs[-1][1:] == (0.0, 1.0)
 
 
-@given(st.dictionaries(st.integers(0, 5000), st.integers(1, 1000), min_size=1), st.integers(1, 30))
-def test_levels_put_together_keep_looks_and_nearly_the_nodes(levels: dict[int, int], most: int) -> None:
-    thin = thinned(levels, most)
-    looks = sum(levels.values())
-    assert len(thin) <= most
-    assert sum(count for _, count in thin) == looks
-    assert abs(sum(n * count for n, count in thin) - sum(n * count for n, count in levels.items())) <= looks / 2
+def test_the_curve_of_many_looks_is_of_numbers_evenly_chosen() -> None:
+    """No arrival is known, so all nodes would be kept."""
+    tracker = PromiseTracker()
+    for nodes in range(1000):
+        looked(tracker, seen(nodes=nodes % 100))
+    ((_, kept, left),) = tracker.curve(START, [2.0])
+    assert abs(kept - 49.5) < 1.0 and left == 0.0
