@@ -162,7 +162,7 @@ class PoolRow(Row):
 
 @dataclass(frozen=True, slots=True)
 class EventRow(Row):
-    """One fact of the journal; `kind` and the keys of `data` are those of `domain.event.EventKind`."""
+    """One fact of the journal; `kind` and the keys of `data` are those of `domain.event.FACTS`."""
 
     seq: int
     at: float

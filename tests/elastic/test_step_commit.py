@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from malletrain.domain.event import EventKind
 from malletrain.elastic.comm.group import Group, SoloGroup
 from malletrain.elastic.comm.step_commit import StepCommitter, StepOutcome, TrainingWorld
 from malletrain.elastic.errors import StepTried
@@ -165,10 +164,10 @@ def grow(directory: Path, first: int, *more: str) -> dict[str, Any]:
     with running(directory, JobTerms(undecided=True, checked="0123")) as (daemon, pod):
         pod.begin(daemon, range(first), [SCRIPT, *options])
         pod.grow(daemon, (first,), [SCRIPT, *options])
-        daemon.wait_seen(EventKind.SCRIPT_CHECKED)
+        daemon.wait_seen("script_checked")
         pod.finish(*range(first + 1))
-        assert not daemon.seen(EventKind.WORKER_LOST)
-        found = daemon.told(EventKind.SCRIPT_CHECKED)
+        assert not daemon.seen("worker_lost")
+        found = daemon.told("script_checked")
     assert len(found) == 1
     assert_every_sample_once(diary(directory), int(EPOCHS))
     return found[0]

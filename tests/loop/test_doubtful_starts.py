@@ -9,15 +9,7 @@ from itertools import pairwise
 import pytest
 
 from malletrain.domain.decision import LeaveCause, LeavePilot, Outcome, RecyclePilot, StartPilot
-from malletrain.domain.event import (
-    ActionIntent,
-    ActionOutcome,
-    DaemonStarted,
-    Event,
-    EventKind,
-    PilotHeld,
-    PilotStarted,
-)
+from malletrain.domain.event import ActionIntent, ActionOutcome, DaemonStarted, Event, PilotHeld, PilotStarted
 from malletrain.domain.job import Curve
 from malletrain.domain.slurm_reasons import diagnose
 from malletrain.domain.snapshot import SlurmJob, SlurmState, Snapshot
@@ -192,7 +184,7 @@ def test_a_task_that_its_owner_holds_again_before_it_begins_is_a_start_that_fail
 
 
 def bad_events(world: World) -> list[Event]:
-    return [e for e in world.journal.events if e.job == 1 and e.kind in (EventKind.INTENT, EventKind.PILOT_WAITS)]
+    return [e for e in world.journal.events if e.job == 1 and e.kind in ("intent", "pilot_waits")]
 
 
 def test_a_limit_below_every_node_is_one_refusal_and_no_event_until_it_is_tried_again() -> None:
@@ -204,7 +196,7 @@ def test_a_limit_below_every_node_is_one_refusal_and_no_event_until_it_is_tried_
     for _ in range(25):
         world.tick()
     assert world.journal.events[before:] == []
-    assert not [e for e in waited if e.kind is EventKind.PILOT_WAITS]
+    assert not [e for e in waited if e.kind == "pilot_waits"]
     assert "Slurm says: BadConstraints" in world.refusal(1)
     assert "a limit of the partition or the cluster" in world.refusal(1)
     why = world.loop.waiting(1)

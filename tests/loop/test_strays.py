@@ -11,7 +11,7 @@ import pytest
 from malletrain.decide.reconcile import find_strays
 from malletrain.domain.decision import LeaveCause, LeavePilot, Outcome, StartPilot, Stray
 from malletrain.domain.errors import ClusterUnavailable
-from malletrain.domain.event import ActionIntent, EventKind, PoolCounted, StraysTakenBack
+from malletrain.domain.event import ActionIntent, PoolCounted, StraysTakenBack
 from malletrain.domain.snapshot import SlurmJob, SlurmState
 from tests.world import RULES, World, job, main_job
 
@@ -37,7 +37,7 @@ def test_plain_jobs_are_ended_at_the_look_that_shows_them_and_their_owner_is_nam
         StraysTakenBack("eve", 2, ("73", "72"), ("n3",)),
         StraysTakenBack("mallory", 2, ("70", "71"), ("n0", "n1", "n2")),
     ]
-    reasons = [e.reason for e in world.journal.events if e.kind is EventKind.STRAYS]
+    reasons = [e.reason for e in world.journal.events if e.kind == "strays"]
     assert reasons[1] == "job 70, 71 of mallory in the harvest partition: no pilot, so it is ended"
     pools = [e.payload for e in world.journal.events if isinstance(e.payload, PoolCounted)]
     assert (pools[0].stray, pools[0].harvested, pools[0].main, pools[0].idle) == (4, 0, 0, 4)
@@ -106,7 +106,7 @@ def test_one_that_cannot_be_ended_is_tried_again_and_recorded_once() -> None:
         world.tick()
     assert asked == ["70"] * 5
     assert [each.failed for each in recorded(world)] == [False, True]
-    assert "Access/permission denied" in [e.reason for e in world.journal.events if e.kind is EventKind.STRAYS][1]
+    assert "Access/permission denied" in [e.reason for e in world.journal.events if e.kind == "strays"][1]
 
 
 def test_a_slurm_that_does_not_answer_does_not_end_the_look() -> None:

@@ -31,7 +31,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from malletrain.domain.event import EventKind
 from malletrain.loop.membership.admission import Claim
 from malletrain.loop.membership.state import MembershipSettings
 from scripts.lab.ports import free_port
@@ -159,7 +158,7 @@ def lose(field: Field, kind: str, large: int) -> Measured:
     field.steps_of_size(large - 1, 8, at)
     result = waited(field.commits(0), at, large - 1)
     if kind == "stop":
-        lost = max(event.at for event in field.daemon.seen(EventKind.WORKER_LOST))
+        lost = max(event.at for event in field.daemon.seen("worker_lost"))
         result = replace(result, latency_s=result.latency_s - (lost - at), detected_s=lost - at)
     if victim.poll() is None:
         victim.kill()
@@ -181,7 +180,7 @@ def round_trip(field: Field, small: int, large: int) -> dict[str, Measured]:
     at = time.time()
     field.add(*victims)
     field.steps_of_size(large, 10, at)
-    warm = max(event.at for event in field.daemon.seen(EventKind.WORKER_WARM))
+    warm = max(event.at for event in field.daemon.seen("worker_warm"))
     return {"shrink": shrunk, "grow": waited(field.commits(0), warm, large)}
 
 
