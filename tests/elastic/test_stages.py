@@ -149,10 +149,13 @@ def test_training_ends_while_a_group_is_in_the_making(tmp_path: Path, static: St
     static.assert_like(tmp_path)
 
 
+@pytest.mark.parametrize("form", [(), ("--body",)], ids=["block", "body"])
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.nightly)])
-def test_asked_to_end_in_the_middle_of_a_long_step(tmp_path: Path, static: Static, workers: int) -> None:
+def test_asked_to_end_in_the_middle_of_a_long_step(
+    tmp_path: Path, static: Static, workers: int, form: tuple[str, ...]
+) -> None:
     """The step is given up, by this worker alone; nothing of it is left."""
-    given = [*options(tmp_path), "--wait-for", str(workers)]
+    given = [*options(tmp_path), "--wait-for", str(workers), *form]
     last = workers - 1
     with running(tmp_path) as (daemon, pod):
         for task in range(workers):
