@@ -713,7 +713,7 @@ def _end_process(member: Member) -> None:
     if not all_ended(1.0):
         libc = ctypes.CDLL(None)
         ctypes.CDLL("libstdc++.so.6")["_ZSt13set_terminatePFvvE"](libc.pause)  # std::set_terminate: that thread waits
-        libc.on_exit(libc._exit, None)  # with the status of `sys.exit`, which Python tells nobody
+        libc.on_exit(libc["_exit"], None)  # with the status of `sys.exit`, which Python tells nobody
 
 
 def _end_at_once(status: int) -> NoReturn:
