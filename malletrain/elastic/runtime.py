@@ -145,7 +145,6 @@ class Runtime:
         local_rank = find_local_rank(environ) if settings.world is None else LocalRank()
         self.model = model
         worker_start.check_model(model)
-        self.share: Share | None = None  #: this worker's samples of the batch under way; None between steps
         self.committed = True  #: whether the step under way is committed
         self.load_s = 0.0
         self.joined = False  #: whether training has begun
@@ -153,7 +152,7 @@ class Runtime:
         self.step: Any = None  #: the `Step` under way; None between steps
         self.backwards = 1  #: `backward()` calls of a step without a block
         self.left_by = ""  #: the exception that has left a step in its middle
-        self.may_be_half = False  #: whether the loop was left in the body of the last committed step
+        self.may_be_half = False  #: whether the script has left the last committed step before its end
         self._reported = False  #: how the script ends
         self.passed = False  #: whether this worker passes over the session, which the others have ended
         self.finished = False
@@ -262,7 +261,7 @@ class Runtime:
             self.shared,
             self.committer,
             self.reducer,
-            in_step=lambda: self.share is not None,
+            in_step=lambda: self.step is not None,
             order=(lambda epoch: (sampler.permutation(epoch), sampler.batch_ends(epoch))) if settings.order else None,
             dataset=None if changes is None else lambda: changes.digest,
         )
@@ -463,25 +462,23 @@ class Runtime:
     def leave_step(self) -> None:
         """The script has left the body of a step, or the process ends."""
         if self.step is not None:
-            self.may_be_half = self.committed
             self.step.end(left=True)
 
     def end_step_for(self, call: str) -> None:
         """End the step under way, if there is one, for a call that all workers make after a step. Raises
         `ElasticError`: it is not committed yet, or ends with its block."""
-        step = self.step
-        if step is None:
+        if self.step is None:
             return
-        if step.is_block or not (self.committed or self.reducer.aborted):
+        if self.step.is_block or not (self.committed or self.reducer.aborted):
             raise ElasticError(
                 f"call s.{call}() after the step, not inside it: after optimizer.step() in the body of the loop, or "
                 "after the `with s.step():` block"
             )
-        step.end()
+        self.step.end()
         self.reducer.phase = GradientPhase.USED
 
-    def load_batch(self) -> Any:
-        """Do what is due between two steps, then load this worker's part of the next batch. Raises `Released`: this
+    def load_batch(self) -> tuple[Share, Any]:
+        """Do what is due between two steps, then load this worker's share of the next batch. Raises `Released`: this
         worker's part is over."""
         if self.left_by:
             raise ElasticError(
@@ -497,12 +494,12 @@ class Runtime:
         world = self.committer.world
         self.session_batch.update(self.sampler, world.chosen_batch)
         at = self.position.epoch, self.position.cursor
-        self.share, batch = self._batch_loader.load(*at, world.rank, world.size)
+        loaded = self._batch_loader.load(*at, world.rank, world.size)
         self.checkpointing.save_async()
         self.committed = self.may_be_half = False
         self.load_s = time.monotonic() - began
         self.seed_between()
-        return batch
+        return loaded
 
     def seed_between(self) -> None:
         """Seed what the script draws between two steps: alike on every worker, so that they decide alike, and
@@ -640,8 +637,8 @@ class Runtime:
         if self.finished and self.pilot is not None:
             self._complete()
             return
+        self.leave_step()
         if self.lifecycle.gives_up:
-            self.leave_step()
             with contextlib.suppress(Released):
                 self.lifecycle.between_steps()
         begun = self.joined or self._before is not None  # another one after a session that has ended
@@ -653,7 +650,7 @@ class Runtime:
             if self.position.step:
                 log.warning("after step %d %s", self.position.step, ENDED)
         else:
-            self._report(ENDED, keep=self.share is None and not self.may_be_half)
+            self._report(ENDED)
 
     def _keep_state(self) -> None:
         """Save the state as the script fails, on the worker that writes checkpoints."""
@@ -669,20 +666,19 @@ class Runtime:
             job = os.environ.get("MALLETRAIN_JOB", "")
             log.warning("the state after step %d is kept in %s: mtbatch --resume=%s", self.position.step, saved, job)
 
-    def report_failure(self, error: BaseException, *, whole: bool = True) -> None:
-        """Report the exception that ends the script. `whole`: whether the training state is that of a step: not
-        between a commit and the end of its step."""
-        whole = whole and self.share is None and not self.may_be_half
+    def report_failure(self, error: BaseException) -> None:
+        """Report the exception that ends the script."""
+        self.leave_step()
         if text := text_of(error):
-            self._report(text, keep=whole and not isinstance(error, ElasticError))  # which says that it is wrong
+            self._report(text, keep=not isinstance(error, ElasticError))  # which says that it is wrong
 
-    def _report(self, text: str, *, keep: bool) -> None:
+    def _report(self, text: str, *, keep: bool = True) -> None:
         """Save the state if it is to be kept, and deliver the report of a failure, the first one only: also before
         this worker has joined, when it has no link yet."""
         if self._reported:
             return
         self._reported = True
-        if keep:
+        if keep and not self.may_be_half:
             self._keep_state()
         failure = messages.Failed(self.position.step, f"{self.member.worker}: {text}"[:MAX_TEXT_CHARACTERS])
         if self.member.link is None and self.pilot is not None and not self.joined:

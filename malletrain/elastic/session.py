@@ -164,8 +164,8 @@ class Session:
         r.check_epoch()
         try:
             while r.position.cursor < r.sampler.epoch_length:
-                batch = r.load_batch()
-                Step(r, None, r.backwards).begin()
+                share, batch = r.load_batch()
+                Step(r, None, r.backwards).begin(share)
                 try:
                     yield batch
                 except GeneratorExit:  # by `break`, or an exception of the body
@@ -346,7 +346,7 @@ class Info:
     def share(self) -> int:
         """Number of this worker's samples in the batch under way. It is 0 where the batch is smaller than the
         world."""
-        return 0 if self._runtime.share is None else self._runtime.share.weight
+        return 0 if self._runtime.step is None else self._runtime.reducer.samples
 
     @property
     def batch_size(self) -> int:

@@ -41,11 +41,10 @@ class Step:
         self._taken = 0
         self.is_block = False
 
-    def begin(self) -> None:
-        """Begin the body of the loop with the batch that is loaded. Python's and numpy's random numbers go on as they
-        are between steps, alike on every worker."""
+    def begin(self, share: Share) -> None:
+        """Begin the body of the loop with this worker's share of a batch. Python's and numpy's random numbers go on
+        as they are between steps, alike on every worker."""
         r = self._runtime
-        assert r.share is not None
         r.buffer_copies.take()
         r.calls = r.gathers.calls = 0
         r.invariants.begin_step()
@@ -54,7 +53,7 @@ class Step:
         if r.norms is not None:
             r.norms.begin()
         seed_torch(mix(r.sampler.seed, r.position.step, r.committer.world.rank))
-        r.reducer.arm(r.share.weight, r.share.batch)
+        r.reducer.arm(share.weight, share.batch)
         self._take()
 
     def __enter__(self) -> Self:
@@ -74,13 +73,13 @@ class Step:
     def _take(self) -> None:
         """Make this the step under way."""
         r = self._runtime
-        assert r.share is not None
         r.step = self
         self._began, self._waited_s = time.monotonic(), r.committer.waited_s
         if self._backwards > 1:
             self._keep_state()  # the first pass's optimizer step is undone if a later pass is aborted
-        counts = r.share.weight if self._weight is None or not r.share.weight else self._weight
-        r.reducer.set_terms(counts, self._backwards, self._commit)
+        samples = r.reducer.samples
+        weight = samples if self._weight is None or not samples else self._weight
+        r.reducer.set_terms(weight, self._backwards, self._commit)
         r.reducer.on_abort = self._keep_state
         r.lifecycle.step_began = self._began
 
@@ -106,7 +105,7 @@ class Step:
         learns from the copies follows as its `backward()`, a loss or, where gradients are known already,
         `torch.autograd.backward(list(model.parameters()), gradients)`. Raises `ElasticError`: it is called outside
         the step; or inside, `backward()` reaches the session's model, or an optimizer changes it."""
-        if self._runtime.share is None:
+        if self._runtime.step is None:
             raise ElasticError("step.inner_loop() belongs inside `with s.step() as step:`")
         return _set(self._runtime.reducer, "adapting")
 
@@ -138,8 +137,8 @@ class Step:
             ElasticError: it has not made its `backward()` calls.
         """
         r = self._runtime
-        share, r.share = r.share, None
         r.step, r.lifecycle.step_began = None, None
+        r.may_be_half = r.committed and (left or error is not None)
         ends_epoch = r.position.cursor >= r.sampler.epoch_length
         r.invariants.end_step(committed=error is None and r.committed, ends_epoch=ends_epoch)
         made = self._backwards - r.reducer.passes_left
@@ -152,7 +151,7 @@ class Step:
             r.reducer.reset_after_abort()
         if error is not None:
             r.left_by = f"{type(error).__name__}: {error}"
-            r.report_failure(error, whole=not r.committed)
+            r.report_failure(error)
         elif aborted is not None:
             if goes_on and not left:
                 r.kept = r.state.copy()
@@ -160,19 +159,18 @@ class Step:
                 r.lifecycle.broken()
             elif isinstance(aborted, LayoutChanged):
                 r.invariants.lay_out_again()
-        elif r.committed and share is not None:
-            self._measure(share)
-        elif left:
-            if has_begun:
-                r.left_by = "the loop was left before the last backward() of a step"
-        else:
+        elif r.committed:
+            self._measure()
+        elif not left:
             raise ElasticError(
                 f"the step ended after {made} of {self._backwards} backward() calls outside step.accumulate(): every "
                 "batch is trained on, on every worker. Leave samples out in __getitem__ or collate, or give them a "
                 "loss of 0; s.step(backwards=N) says how many calls there are"
             )
+        elif has_begun:
+            r.left_by = "the loop was left before the last backward() of a step"
 
-    def _measure(self, share: Share) -> None:
+    def _measure(self) -> None:
         """The step is committed: record how long it took."""
         r = self._runtime
         r.seed_between()
@@ -181,7 +179,8 @@ class Step:
         r.committer.record_step_time(now - self._began)
         waited = r.committer.waited_s - self._waited_s
         computed = now - self._began - waited
-        r.reducer.own_ns_per_sample = int(1e9 * (r.load_s + computed) / share.weight) if share.weight else 0
+        samples = r.reducer.samples
+        r.reducer.own_ns_per_sample = int(1e9 * (r.load_s + computed) / samples) if samples else 0
         parts = {"data": r.load_s, "compute": computed, "sync": waited}
         r.meter.step(r.committer.world.nodes, self._taken, r.position.step, r.position.samples, parts)
 

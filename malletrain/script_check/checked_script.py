@@ -27,7 +27,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from malletrain.elastic.data.random_seeds import seed_plain
-from malletrain.elastic.data.sampler import Sampler
+from malletrain.elastic.data.sampler import Sampler, Share
 from malletrain.elastic.errors import ElasticError, Released
 from malletrain.elastic.launch.failure_report import ENDED, line_of
 from malletrain.elastic.runtime import Runtime
@@ -157,10 +157,10 @@ class Recorder:
             self._evaluated = True
             return evaluate(session, *args, **more)
 
-        def begin(step: Step) -> None:
+        def begin(step: Step, share: Share) -> None:
             if self._session is not None and not self._first:
                 self._begin(self._session, sys._getframe())
-            begun(step)
+            begun(step, share)
             self._draws.begin()
 
         def enter(step: Step) -> Step:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from malletrain.elastic import runtime, session, step
+from malletrain.elastic.data.sampler import Share
 
 HOME = Path(os.environ["MALLETRAIN_TEST_DIR"])
 ME = f"{os.environ.get('SLURM_ARRAY_TASK_ID', 'x')}.{os.environ.get('SLURM_RESTART_COUNT', '0')}"
@@ -33,22 +34,23 @@ def watch() -> None:
                 time.sleep(0.01)
         join(self)
 
-    def slow(self: step.Step) -> None:
+    shares: list[Share] = []
+
+    def slow(self: step.Step, share: Share) -> None:
         if "SLURM_JOB_ID" in os.environ and not (HOME / "go").exists():
             time.sleep(0.1)
-        begin(self)
+        shares[:] = [share]
+        begin(self, share)
 
     def noted(self: step.Step, *given: Any, **more: Any) -> None:
         r = self._runtime
-        before = r.share
         end(self, *given, **more)
         if r.committed and not any(given):
-            assert before is not None
             line = {
                 "step": r.position.step,
                 "epoch": r.position.epoch,
                 "size": r.committer.world.size,
-                "indices": before.indices[: before.weight],
+                "indices": shares[0].indices[: shares[0].weight],
             }
             with (HOME / f"diary-{ME}.jsonl").open("a") as diary:
                 diary.write(json.dumps(line) + "\n")

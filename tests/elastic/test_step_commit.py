@@ -15,7 +15,7 @@ from torch import nn
 
 from malletrain.elastic.comm.group import Group, SoloGroup
 from malletrain.elastic.comm.step_commit import StepCommitter, StepOutcome, TrainingWorld
-from malletrain.elastic.errors import StepTried
+from malletrain.elastic.errors import StepRepeated
 from malletrain.elastic.gradients.batch_gather import BatchGather
 from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.gradients.size_trial import SizeTrial
@@ -183,7 +183,7 @@ def test_a_step_that_may_overflow_is_not_tried(must_be_finite: bool) -> None:
     reducer.set_terms(4, 1, committed.append)
     assert reducer.trial.begins(committer.world.generation, 1)
     model(torch.ones(4, 2)).mean().backward()
-    assert isinstance(reducer.aborted, StepTried) is must_be_finite
+    assert isinstance(reducer.aborted, StepRepeated) is must_be_finite
     assert model.weight.grad is not None and bool(model.weight.grad.any()) is not must_be_finite
     assert len(committed) == (0 if must_be_finite else 1)
     assert (reducer.trial.held is not None) is must_be_finite

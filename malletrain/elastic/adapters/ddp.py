@@ -38,7 +38,7 @@ class ElasticParallel(torch.nn.Module):
     def __init__(self, module: torch.nn.Module, session: Session) -> None:
         super().__init__()
         self.module = module
-        object.__setattr__(self, "_session", session)  # it is no part of the model
+        self._session = session
 
     def forward(self, *args: Any, **more: Any) -> Any:
         return self.module(*args, **more)
@@ -48,8 +48,7 @@ class ElasticParallel(torch.nn.Module):
 
         It is not for accumulating over several batches of the loader: make the loader's batch larger instead.
         """
-        session: Session = self.__dict__["_session"]
-        return session.step().accumulate()
+        return self._session.step().accumulate()
 
 
 class ElasticLoader:

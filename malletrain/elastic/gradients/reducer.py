@@ -21,7 +21,7 @@ import torch.distributed
 
 from malletrain.elastic.comm.group import Work
 from malletrain.elastic.comm.step_commit import CONTROL_LENGTH, StepCommitter, StepOutcome, total_weight
-from malletrain.elastic.errors import Aborted, ElasticError, StepRepeated, StepTried
+from malletrain.elastic.errors import Aborted, ElasticError, StepRepeated
 from malletrain.elastic.gradients import finiteness
 from malletrain.elastic.gradients.finiteness import LateRead, all_finite, are_finite, largest
 from malletrain.elastic.gradients.noise_scale import NoiseScale
@@ -401,7 +401,7 @@ class GradientReducer:
             self._sum_pass(last=last and not tries)
         if tries:
             self.trial.hold(self._step(), self.batch, self._named_gradients())
-            raise StepTried
+            raise StepRepeated
         self.phase = GradientPhase.SUMMED
         self._running = False
         self._pass += 1
