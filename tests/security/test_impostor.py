@@ -52,7 +52,7 @@ def impostor(host: str, port: int, *, dual: bool = False) -> socket.socket:
 
 @contextlib.contextmanager
 def served(house: House, host: str, port: int) -> Iterator[HttpServer]:
-    with serve(house.app, host, port, ConnectionTable(ApiLimits(), 64)) as server:
+    with contextlib.closing(serve(house.app, host, port, ConnectionTable(ApiLimits(), 64))) as server:
         yield server
 
 
