@@ -18,6 +18,7 @@ from malletrain.domain.event import EventKind
 from tests import loud_highs
 from tests.api.house import House
 from tests.cli.conftest import Desk, Done
+from tests.messages import says
 from tests.world import event_of
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "commands.md"
@@ -132,18 +133,17 @@ def test_all_events_are_paged_through(desk: Desk, api: House, job: int) -> None:
 
 
 def test_explain(desk: Desk) -> None:
-    assert desk.malletrain("explain", "n001").out == "n001 has what it has\n"
-    assert desk.malletrain("explain", "--main-job", "99").out == "main-job 99 has what it has\n"
-    assert json.loads(desk.malletrain("explain", "n001", "--json").out) == {
-        "subject": "n001", "lines": ["n001 has what it has"],
-    }  # fmt: skip
+    known = json.loads(desk.malletrain("explain", "n001", "--json").out)
+    assert (known["subject"], len(known["lines"]), says(known["lines"][0], "n001")) == ("n001", 1, True)
+    assert desk.malletrain("explain", "n001").out == f"{known['lines'][0]}\n"
+    assert says(desk.malletrain("explain", "--main-job", "99").out, "main-job 99")
     refused(desk.malletrain("explain", "nowhere"), 1, "nothing is known of nowhere")
     refused(desk.malletrain("explain"), 2, "give one of: a JOB's number")
 
 
 def test_promise(desk: Desk) -> None:
     shown = desk.malletrain("promise", "--days=1", "--main-jobs").out
-    assert "promised: main_delay_p95 2 s, with a chance of 90%" in shown
+    assert says(shown, "main_delay_p95 2 s", "90%")
     assert "delay: mean 0.03 s, p95 0 s, longest 12.5 s" in shown
     assert "within 2 s: 99.8% (shown: at least 99.0%)" in shown
     assert re.search(r"2 s +6\.0 +75\.0%", shown)
@@ -154,7 +154,7 @@ def test_promise(desk: Desk) -> None:
 
 
 def test_report(desk: Desk) -> None:
-    assert desk.malletrain("report").out == "nothing used yet\n"
+    assert desk.malletrain("report").out.count("\n") == 1
     assert json.loads(desk.malletrain("report", "--json", "--since=2026-11-01").out) == []
     refused(desk.malletrain("report", "--since=yesterday"), 2, "'--since': 'yesterday' does not match")
 
@@ -164,7 +164,7 @@ def test_drain_asks_for_the_nodes_and_returns_when_they_are_empty(desk: Desk, ap
     done = desk.malletrain("drain", "n[001-002]", "--until", "2100-01-01T00:00")
     assert (done.err, done.status) == ("", 0)
     assert api.requests.asked[-1][:3] == ("drain", "n[001-002]", 4102444800.0)
-    assert done.out == "2 nodes kept free of pilots until 2100-01-01 00:00:00\n"
+    assert says(done.out, "2 nodes", "until 2100-01-01 00:00:00")
     assert desk.malletrain("drain", "--all", "--until=now").out == "drain ended\n"
     assert api.requests.asked[-1][1] == ""
 
@@ -185,16 +185,16 @@ def test_drains_are_listed(desk: Desk) -> None:
 
 
 def test_explanations_are_in_the_readers_zone(desk: Desk, api: House) -> None:
-    line = "  2026-11-23T16:00:00Z pilot 9_0 was asked to leave n1 for it"
+    line = "  2026-11-23T16:00:00Z pilot 9_0 left n1"
     shown = render.local_times(line, timezone(timedelta(hours=2)))
-    assert shown == "  2026-11-23 18:00:00 pilot 9_0 was asked to leave n1 for it"
+    assert shown == "  2026-11-23 18:00:00 pilot 9_0 left n1"
 
 
 def test_stop_works_without_any_daemon(bare_desk: Desk) -> None:
     done = bare_desk.malletrain("stop", "--all", "--now", "-p", "harvest", "-A", "ml")
     assert (done.err, done.status) == ("", 0)
     assert bare_desk.calls("scancel") == ["--partition=harvest --account=ml"]
-    assert done.out == "cancelled: every job of partition harvest, account ml\n"
+    assert says(done.out, "cancelled", "partition harvest, account ml")
 
 
 def test_stop_knows_the_partition_from_the_clients_file(bare_desk: Desk) -> None:
@@ -309,9 +309,7 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
         raise ModuleNotFoundError("No module named 'numpy'", name="numpy")
 
     monkeypatch.setattr("importlib.import_module", missing)
-    with pytest.raises(
-        click.UsageError, match=r"status needs the package numpy: pip install '\./malletrain-\S+\.whl\[daemon\]'"
-    ):
+    with pytest.raises(click.UsageError, match=r"status .* numpy: pip install '\./malletrain-\S+\.whl\[daemon\]'"):
         LazyGroup(name="x").get_command(click.Context(cli), "status")
 
 
@@ -348,7 +346,7 @@ def test_an_error_is_one_line(text: str) -> None:
 def test_profile(desk: Desk, job: int) -> None:
     text = desk.malletrain("profile", str(job)).out
     assert "     2        190.0            180.0 to 200.0  3" in text and "estimated" in text
-    assert "left out: 1 samples: the rate is absurd" in text and text.endswith("next 4 nodes\n")
+    assert says(text, "left out: 1 samples") and text.endswith("next 4 nodes\n")
     assert json.loads(desk.malletrain("profile", str(job), "--json").out)["sizes"][0]["nodes"] == 2
     bars = [line.rsplit(maxsplit=1)[-1] for line in text.splitlines() if "to" in line and line[5].isdigit()]
     assert bars[0].startswith("#") and bars[-1].startswith("=")

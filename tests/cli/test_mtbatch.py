@@ -14,6 +14,7 @@ from malletrain.api.roles import Conflict, Identity, Unavailable
 from malletrain.domain.event import EventKind
 from tests.api.house import House
 from tests.cli.conftest import PARTITIONS, SCRIPT, Desk, Done
+from tests.messages import says
 
 
 def refused(done: Done, *said: str) -> None:
@@ -40,9 +41,7 @@ def test_a_job_is_announced_submitted_and_attached(desk: Desk, api: House) -> No
     assert (announced.name, announced.min_nodes, announced.max_nodes, announced.weight) == ("digits", 1, 6, 2.0)
     assert uid == os.getuid()
     assert (array, tasks) == (4711, 12)
-    assert done.out == (
-        f"Submitted malleable job {job} (held array 4711, 12 tasks); follow it with: malletrain status {job}\n"
-    )
+    assert says(done.out, f"job {job} (held array 4711, 12 tasks)", f"malletrain status {job}")
     script = (desk.folder / "sbatch.in").read_text()
     assert script.endswith(SCRIPT)
     assert f"MALLETRAIN_JOB={job} MALLETRAIN_URL={api.address}" in script
@@ -231,7 +230,6 @@ def test_the_array_is_found_where_no_number_is_printed(desk: Desk, api: House, p
     desk.fake("squeue", "")
     done = desk.mtbatch("train.sh")
     refused(done, "a held array may be left: if `squeue -u $USER` shows one, scancel it")
-    assert "nothing was left behind" not in done.err
 
 
 def test_a_wrapper_fails_after_sbatch_has_not(desk: Desk, api: House) -> None:
@@ -299,10 +297,10 @@ def test_what_cannot_be_taken_back_is_said(desk: Desk, api: House) -> None:
 
 
 def test_a_warning_of_slurms_is_passed_on(desk: Desk, api: House) -> None:
-    desk.fake("sbatch", "echo 'sbatch: remember the maintenance' >&2; cat > /dev/null; echo '4711;cluster'\n")
+    desk.fake("sbatch", "echo 'sbatch: maintenance' >&2; cat > /dev/null; echo '4711;cluster'\n")
     done = desk.mtbatch("train.sh")
     assert done.status == 0
-    assert done.err == "mtbatch: sbatch: remember the maintenance\n"
+    assert done.err == "mtbatch: sbatch: maintenance\n"
 
 
 @pytest.mark.parametrize(
