@@ -105,7 +105,7 @@ def test_a_user_announces_few_jobs_without_an_array() -> None:
     mallory, alice = Identity(1001, 1001, "mallory"), Identity(1002, 1002, "alice")
     wanted = JobBody(name="x", min_nodes=1, max_nodes=4)
     made = [requests.announce(wanted, mallory) for _ in range(MAX_UNATTACHED_JOBS)]
-    with pytest.raises(Conflict, match=naming("32 jobs of mallory", "`malletrain cancel 1`")):
+    with pytest.raises(Conflict, match=naming("32 jobs", "mallory", "`malletrain cancel 1`")):
         requests.announce(wanted, mallory)
     requests.announce(wanted, alice)
     requests.attach_array(made[3], 4711, 2, mallory)

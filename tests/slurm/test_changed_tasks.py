@@ -55,7 +55,7 @@ def test_whatever_was_changed_is_named_and_stays_held(accounted: Lab, tmp_path: 
     lab.wait_for(lambda: harvest.tick() and harvest.running(), 90, "the one that was not changed")
     assert set(harvest.held().values()) == {f"{array}_5"}
     why = told(harvest)
-    assert "account is main" in why[f"{array}_0"]
+    assert "is main" in why[f"{array}_0"]
     assert "its QOS is normal" in why[f"{array}_1"]
     assert says(why[f"{array}_2"], "MaxTime", "harvest", "60 min")
     assert "staff" in why[f"{array}_3"]
@@ -120,7 +120,7 @@ return slurm.SUCCESS
     ("submit", "modify", "said"),
     [
         pytest.param("job.time_limit = 600", "", "above 1 minute", marks=pytest.mark.nightly),
-        pytest.param('job.partition = "batch"', "", "partition is batch", marks=pytest.mark.nightly),
+        pytest.param('job.partition = "batch"', "", "is batch", marks=pytest.mark.nightly),
         ("", "if job.time_limit ~= slurm.NO_VAL then job.time_limit = 59 end", "59 min"),
     ],
     ids=["limit at submission", "partition at submission", "limit at update"],

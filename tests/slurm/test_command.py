@@ -121,7 +121,7 @@ NODE = "NodeName=n1 State=IDLE Partitions=batch,harvest CPUTot=4 CPUAlloc=0"
         (f"printf '{NODE}'", "", "cut off"),
         ("true", "", "cut off"),
         ("echo", "", "no node"),
-        ("echo NodeName=n1 Arch=x", "", "name or a state"),
+        ("echo NodeName=n1 Arch=x", "", "a state"),
         (f"echo '{NODE}'", "echo 12345", "wrong shape"),
         (f"echo '{NODE}'", "exit 1", "squeue: exit status 1"),
     ],

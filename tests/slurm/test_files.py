@@ -198,13 +198,13 @@ def test_grouped_sinfo_of_recent_releases() -> None:
     [
         ("sinfo.json", b"{", "not JSON"),
         ("sinfo.json", b"[]", "object"),
-        ("sinfo.json", b'{"nodes": [{"name": "n1"}]}', "name or state"),
+        ("sinfo.json", b'{"nodes": [{"name": "n1"}]}', "or state"),
         ("sinfo.json", b'{"errors": [{"description": "no permission"}]}', "no permission"),
         ("sinfo.json", b'{"errors": [{"error": "Unable to contact"}], "nodes": []}', "Unable to contact"),
-        ("sinfo.txt.gz", b"not gzip", "cannot be read"),
+        ("sinfo.txt.gz", b"not gzip", "sinfo.txt.gz"),
         ("sinfo.txt", b"", "no node"),
-        ("sinfo.txt", b"a b c\nd e f\n", "no column of state"),
-        ("scontrol-show-node.txt", b"NodeName=n1\n", "name or a state"),
+        ("sinfo.txt", b"a b c\nd e f\n", "no column"),
+        ("scontrol-show-node.txt", b"NodeName=n1\n", "a state"),
         ("scontrol-show-node.txt", b"NodeName=n1 State=IDLE\xff\n", None),
     ],
 )

@@ -72,7 +72,7 @@ def test_one_with_torch_is_taken_before_one_without(tmp_path: Path, packaged: st
 def test_the_packages_own_python_is_never_taken_by_itself(tmp_path: Path, packaged: str) -> None:
     with pytest.raises(InvalidInput, match=naming("--python:", "torch")) as refused:
         find({"PATH": str(Path(packaged).parent)})
-    assert f"{packaged}: has no torch" in str(refused.value)
+    assert f"{packaged}: " in str(refused.value)
     site = environment(tmp_path / "site", "echo plain")
     assert find({"PATH": ""}, site=site) == site
     assert find({"PATH": ""}, packaged, site) == packaged

@@ -92,7 +92,7 @@ def test_an_array_of_thousands_is_one_row(live: Site) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("Partition=batch", "partition is batch"),
+        ("Partition=batch", "is batch"),
         ("Dependency=after:1", "another job"),
     ],
 )

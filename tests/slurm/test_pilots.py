@@ -41,16 +41,16 @@ def test_a_sound_array() -> None:
 def test_an_array_that_slurm_does_not_have_is_gone_whoever_has_its_number_now(rows: list[TaskRecord]) -> None:
     found = pilots.inspect(7, rows, HARVEST, 1001)
     assert (found.gone, found.tasks) == (True, ())
-    assert [says(fault, "no job array 7") for fault in found.faults] == [True]
+    assert [says(fault, "array 7") for fault in found.faults] == [True]
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"uid": 0}, "no job array 7"),
-        ({"partition": "batch"}, "partition is batch"),
-        ({"account": "other"}, "account is other"),
-        ({"account": ""}, "account is none"),
+        ({"uid": 0}, "array 7"),
+        ({"partition": "batch"}, "is batch"),
+        ({"account": "other"}, "is other"),
+        ({"account": ""}, "is none"),
         ({"qos": "high"}, "QOS is high"),
         ({"node_count": 2}, "2 nodes"),
         ({"dependency": "afterok:1"}, "another job"),

@@ -50,7 +50,7 @@ def test_more_tasks_that_the_daemon_does_not_take(
     request = BatchRequest("small", 1, 2, "harvest", str(tmp_path), b"#!/bin/sh\ntrue\n", tasks=2)
     with pytest.raises(SubmissionRefused) as refused:
         Submitter(Refusing(), Commands(), os.environ, print).add_tasks(7, request)
-    assert says(refused.value, "the job has ended;", *became)
+    assert says(refused.value, "ended;", *became)
     assert says(refused.value, "scancel") == ("41" in became[0])
 
 

@@ -68,7 +68,7 @@ def test_the_command_says_it_in_one_line_and_begins_nothing(tmp_path: Path) -> N
         assert "secret" not in done.stderr
     assert (tmp_path / "other.txt").read_text() == "no journal\n"
     gone = call("status", path)
-    assert (gone.returncode, "begin one with `malletrain study run`" in gone.stderr) == (2, True)
+    assert (gone.returncode, "`malletrain study run`" in gone.stderr) == (2, True)
     missing = call("run", tmp_path / "gone.py", "--trials", "1")
     assert (missing.returncode, "gone.py: " in missing.stderr) == (2, True)
 
