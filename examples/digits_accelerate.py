@@ -38,11 +38,10 @@ def main() -> None:
     for _ in s.epochs(options.epochs):
         for batch in s.batches():
             pixels, labels = (part.to(accelerator.device) for part in batch)
-            with s.step():
-                optimizer.zero_grad()
-                accelerator.backward(nn.functional.cross_entropy(model(pixels), labels))
-                accelerator.clip_grad_norm_(model.parameters(), 1.0)
-                optimizer.step()
+            optimizer.zero_grad()
+            accelerator.backward(nn.functional.cross_entropy(model(pixels), labels))
+            accelerator.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
     figures = s.evaluate(score, test)
     accelerator.print(f"accuracy {figures['accuracy']:.3f}", flush=True)
     s.finish(figures)

@@ -44,11 +44,10 @@ def main() -> None:
     figures: dict[str, float] = {}
     for epoch in s.epochs(options.epochs):
         for pixels, labels in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                nn.functional.cross_entropy(model(pixels), labels).backward()
-                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                optimizer.step()
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(pixels), labels).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
         scheduler.step()
         if epoch % 5 == 4 or epoch == options.epochs - 1:
             figures = s.evaluate(score, test)

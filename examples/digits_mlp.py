@@ -36,10 +36,9 @@ def main() -> None:
     figures: dict[str, float] = {}
     for epoch in s.epochs(options.epochs):
         for pixels, labels in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                nn.functional.cross_entropy(model(pixels), labels).backward()
-                optimizer.step()
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(pixels), labels).backward()
+            optimizer.step()
         if epoch % 10 == 9 or epoch == options.epochs - 1:
             figures = s.evaluate(score, test)
             s.report(**figures)

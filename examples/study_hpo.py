@@ -34,10 +34,9 @@ def fit(lr: float, momentum: float, weight_decay: float, width: int, batch_size:
     figures: dict[str, float] = {}
     for _epoch in s.epochs(epochs):
         for pixels, labels in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                nn.functional.cross_entropy(model(pixels), labels).backward()
-                optimizer.step()
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(pixels), labels).backward()
+            optimizer.step()
         figures = s.evaluate(score, test)
         s.report(**figures)
     s.finish(figures)

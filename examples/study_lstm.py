@@ -51,11 +51,10 @@ def fit(width: int, layers: int, lr: float, batch_size: int, epochs: int = 12) -
     figures: dict[str, float] = {}
     for _epoch in s.epochs(epochs):
         for images, labels in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                functional.cross_entropy(model(images), labels).backward()
-                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                optimizer.step()
+            optimizer.zero_grad()
+            functional.cross_entropy(model(images), labels).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
         figures = s.evaluate(score, test)
         s.report(**figures)
     s.finish(figures)

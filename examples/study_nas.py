@@ -96,10 +96,9 @@ def fit(architecture: dict[str, Any], epochs: int, export: str = "", data: str =
 
     for _epoch in s.epochs(epochs):
         for pixels, labels in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                nn.functional.cross_entropy(model(pixels), labels).backward()
-                optimizer.step()
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(pixels), labels).backward()
+            optimizer.step()
         s.report(**s.evaluate(score, test))
     figures = s.evaluate(score, test)
     if export and s.is_main:

@@ -52,11 +52,10 @@ def fit(units: Sequence[int], dropout: Sequence[float], optimizer: str, lr: floa
     figures: dict[str, float] = {}
     for _epoch in s.epochs(epochs):
         for batch in s.batches():
-            with s.step():
-                steps.zero_grad()
-                for pixels, labels in batch:
-                    functional.cross_entropy(model(pixels), labels).backward()
-                steps.step()
+            steps.zero_grad()
+            for pixels, labels in batch:
+                functional.cross_entropy(model(pixels), labels).backward()
+            steps.step()
         figures = s.evaluate(score, test)
         s.report(**figures)
     s.finish(figures)

@@ -160,7 +160,11 @@ def _budget(budget: BudgetSection) -> AccountBudget:
 
 def _limit(limit: LimitSection) -> SiteLimit:
     return SiteLimit(
-        name=limit.name, users=frozenset(limit.users), accounts=frozenset(limit.accounts),
-        most_nodes=limit.most_nodes, least_nodes=limit.least_nodes, available=limit.available,
+        name=limit.name,
+        users=frozenset(limit.users),
+        accounts=frozenset(limit.accounts),
+        most_nodes=limit.most_nodes,
+        least_nodes=limit.least_nodes,
+        available=limit.available,
         per_node=limit.per_node,
-    )  # fmt: skip
+    )

@@ -73,11 +73,10 @@ def main() -> None:
     s = elastic.Session(policy, optimizer, Episodes(), batch_size=options.batch_size)
     for epoch in s.epochs(options.epochs):
         for starts, chances in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                loss, _ = play(policy, starts, chances)
-                loss.mean().backward()
-                optimizer.step()
+            optimizer.zero_grad()
+            loss, _ = play(policy, starts, chances)
+            loss.mean().backward()
+            optimizer.step()
         length = s.evaluate(lambda batch: {"length": play(policy, *batch)[1].sum()})["length"]
         if s.is_main:
             print(f"epoch {epoch + 1}: the pole stood for {length:.2f} steps", flush=True)

@@ -54,10 +54,9 @@ def main() -> None:
 
     for epoch in s.epochs(options.epochs):
         for inputs, targets in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                criterion(net(inputs), targets).backward()
-                optimizer.step()
+            optimizer.zero_grad()
+            criterion(net(inputs), targets).backward()
+            optimizer.step()
         accuracy = s.evaluate(score, Augmented(test, random=False))["accuracy"]
         s.state["best"] = max(s.state["best"], accuracy)
         if s.is_main:

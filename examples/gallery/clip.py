@@ -67,15 +67,14 @@ def main() -> None:
     s.track(scheduler=scheduler)
     for epoch in s.epochs(options.epochs):
         for images, texts in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                image_rows, text_rows = s.gather(model.image(images)), s.gather(model.text(texts))
-                loss = clip_loss(image_rows, text_rows, model.scale.exp())
-                loss.backward()
-                optimizer.step()
-                scheduler.step()
-                with torch.no_grad():
-                    model.scale.clamp_(0, math.log(100))
+            optimizer.zero_grad()
+            image_rows, text_rows = s.gather(model.image(images)), s.gather(model.text(texts))
+            loss = clip_loss(image_rows, text_rows, model.scale.exp())
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+            with torch.no_grad():
+                model.scale.clamp_(0, math.log(100))
         if s.is_main:
             print(f"epoch {epoch + 1}: {loss.item():.3f}", flush=True)
     s.finish()

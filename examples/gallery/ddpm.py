@@ -59,12 +59,11 @@ def main() -> None:
     s.track(ema=ema)
     for epoch in s.epochs(options.epochs):
         for image, time, noise in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                functional.mse_loss(model(image, time), noise).backward()
-                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                optimizer.step()
-                ema.update_parameters(model)
+            optimizer.zero_grad()
+            functional.mse_loss(model(image, time), noise).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            ema.update_parameters(model)
         error = s.evaluate(lambda batch: {"loss": (ema(*batch[:2]) - batch[2]).square().mean((1, 2, 3)).sum()})
         if s.is_main:
             print(f"epoch {epoch + 1}: {error['loss']:.4f} with the averaged model", flush=True)

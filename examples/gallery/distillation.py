@@ -46,19 +46,18 @@ def main() -> None:
     figures: dict[str, float] = {}
     for epoch in s.epochs(options.epochs):
         for inputs, labels in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                with torch.no_grad():
-                    teacher_logits = teacher(inputs)
-                student_logits = student(inputs)
-                soft = functional.kl_div(
-                    functional.log_softmax(student_logits / TEMPERATURE, dim=1),
-                    functional.softmax(teacher_logits / TEMPERATURE, dim=1),
-                    reduction="batchmean",
-                )
-                hard = functional.cross_entropy(student_logits, labels)
-                (SOFT_WEIGHT * TEMPERATURE**2 * soft + (1 - SOFT_WEIGHT) * hard).backward()
-                optimizer.step()
+            optimizer.zero_grad()
+            with torch.no_grad():
+                teacher_logits = teacher(inputs)
+            student_logits = student(inputs)
+            soft = functional.kl_div(
+                functional.log_softmax(student_logits / TEMPERATURE, dim=1),
+                functional.softmax(teacher_logits / TEMPERATURE, dim=1),
+                reduction="batchmean",
+            )
+            hard = functional.cross_entropy(student_logits, labels)
+            (SOFT_WEIGHT * TEMPERATURE**2 * soft + (1 - SOFT_WEIGHT) * hard).backward()
+            optimizer.step()
         figures = s.evaluate(score, test)
         if s.is_main:
             print(f"epoch {epoch + 1}: {figures}", flush=True)

@@ -62,26 +62,25 @@ def main() -> None:
     s.state["memory"] = torch.zeros(CAPACITY, 4)  # place, action, next place, reward
     for epoch in s.epochs(options.epochs):
         for places, chances, picks in s.batches():
-            with s.step():
-                actions = chosen(policy_net, places, chances, epsilon=0.9 * 0.99**s.steps_done)
-                following, rewards = moved(places, actions)
-                new = s.gather(torch.stack([places, actions, following, rewards], dim=1))
-                filled = min(s.info.samples_done, CAPACITY)
-                old = torch.stack([places, actions, following, rewards], dim=1)
-                if filled:
-                    old = s.state["memory"][(picks * filled).long()]
-                here, action, there, reward = old.unbind(1)
-                q = policy_net(seen(here.long())).gather(1, action.long().unsqueeze(1)).squeeze(1)
-                with torch.no_grad():
-                    expected = reward + GAMMA * target_net(seen(there.long())).amax(1)
-                optimizer.zero_grad()
-                functional.smooth_l1_loss(q, expected).backward()
-                optimizer.step()
-                with torch.no_grad():
-                    for ours, theirs in zip(target_net.parameters(), policy_net.parameters(), strict=True):
-                        ours.lerp_(theirs, TAU)
-                at = (s.info.samples_done - len(new) + torch.arange(len(new))) % CAPACITY
-                s.state["memory"][at] = new
+            actions = chosen(policy_net, places, chances, epsilon=0.9 * 0.99**s.steps_done)
+            following, rewards = moved(places, actions)
+            new = s.gather(torch.stack([places, actions, following, rewards], dim=1))
+            filled = min(s.info.samples_done, CAPACITY)
+            old = torch.stack([places, actions, following, rewards], dim=1)
+            if filled:
+                old = s.state["memory"][(picks * filled).long()]
+            here, action, there, reward = old.unbind(1)
+            q = policy_net(seen(here.long())).gather(1, action.long().unsqueeze(1)).squeeze(1)
+            with torch.no_grad():
+                expected = reward + GAMMA * target_net(seen(there.long())).amax(1)
+            optimizer.zero_grad()
+            functional.smooth_l1_loss(q, expected).backward()
+            optimizer.step()
+            with torch.no_grad():
+                for ours, theirs in zip(target_net.parameters(), policy_net.parameters(), strict=True):
+                    ours.lerp_(theirs, TAU)
+            at = (s.info.samples_done - len(new) + torch.arange(len(new))) % CAPACITY
+            s.state["memory"][at] = new
         if s.is_main:
             values = policy_net(seen(torch.arange(PLACES))).amax(1)
             print(f"epoch {epoch + 1}: values from {values.min():.3f} to {values.max():.3f}", flush=True)

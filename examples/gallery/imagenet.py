@@ -50,10 +50,9 @@ def main() -> None:
 
     for epoch in s.epochs(options.epochs):
         for images, target in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                functional.cross_entropy(model(images), target).backward()
-                optimizer.step()
+            optimizer.zero_grad()
+            functional.cross_entropy(model(images), target).backward()
+            optimizer.step()
         scheduler.step()
         accuracy = s.evaluate(score, test)["accuracy"]
         if s.is_main:

@@ -56,10 +56,9 @@ def main() -> None:
     figures: dict[str, float] = {}
     for epoch in s.epochs(options.epochs):
         for inputs, targets in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                functional.cross_entropy(model(inputs), targets).backward()
-                optimizer.step()
+            optimizer.zero_grad()
+            functional.cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
         figures = s.evaluate(score, test)
         if s.is_main:
             print(f"epoch {epoch + 1}: {figures}", flush=True)

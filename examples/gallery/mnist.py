@@ -46,11 +46,10 @@ def main() -> None:
     figures: dict[str, float] = {}
     for epoch in s.epochs(options.epochs):
         for batch in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                for data, target in batch:
-                    functional.nll_loss(model(data), target).backward()
-                optimizer.step()
+            optimizer.zero_grad()
+            for data, target in batch:
+                functional.nll_loss(model(data), target).backward()
+            optimizer.step()
         scheduler.step()
         figures = s.evaluate(score, test)
         if s.is_main:

@@ -40,10 +40,9 @@ def main() -> None:
     figures: dict[str, float] = {}
     for epoch in s.epochs(options.epochs):
         for data, target in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                functional.nll_loss(model(data), target).backward()
-                optimizer.step()
+            optimizer.zero_grad()
+            functional.nll_loss(model(data), target).backward()
+            optimizer.step()
         scheduler.step()
         figures = s.evaluate(score, test)
         if s.is_main:

@@ -78,16 +78,15 @@ def main() -> None:
     )  # fmt: skip
     for epoch in s.epochs(options.epochs):
         for positions, molecule, energies, forces in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                positions.requires_grad_()
-                predicted = model(positions, molecule, len(energies))
-                (gradient,) = torch.autograd.grad(predicted.sum() + 0 * positions.sum(), positions, create_graph=True)
-                of_energies = s.mean((predicted - energies).square(), over=len(energies))
-                of_forces = s.mean((gradient + forces).square(), over=forces.numel())
-                loss = of_energies + FORCE_WEIGHT * of_forces
-                loss.backward()
-                optimizer.step()
+            optimizer.zero_grad()
+            positions.requires_grad_()
+            predicted = model(positions, molecule, len(energies))
+            (gradient,) = torch.autograd.grad(predicted.sum() + 0 * positions.sum(), positions, create_graph=True)
+            of_energies = s.mean((predicted - energies).square(), over=len(energies))
+            of_forces = s.mean((gradient + forces).square(), over=forces.numel())
+            loss = of_energies + FORCE_WEIGHT * of_forces
+            loss.backward()
+            optimizer.step()
         if s.is_main:
             print(f"epoch {epoch + 1}: {loss.item():.4f}", flush=True)
     s.finish()

@@ -63,14 +63,13 @@ def main() -> None:
     s.track(pnet=pnet)
     for epoch in s.epochs(options.epochs):
         for boards, moves, target_vs in s.batches():
-            with s.step():
-                out_pi, out_v = nnet(boards)
-                gain = target_vs - out_v.detach()
-                l_pi = (gain * functional.cross_entropy(out_pi, moves, reduction="none")).mean()
-                l_v = functional.mse_loss(out_v, target_vs)
-                optimizer.zero_grad()
-                (l_pi + l_v).backward()
-                optimizer.step()
+            out_pi, out_v = nnet(boards)
+            gain = target_vs - out_v.detach()
+            l_pi = (gain * functional.cross_entropy(out_pi, moves, reduction="none")).mean()
+            l_v = functional.mse_loss(out_v, target_vs)
+            optimizer.zero_grad()
+            (l_pi + l_v).backward()
+            optimizer.step()
         pnet.load_state_dict(nnet.state_dict())  # the next epoch's games are the better player's
         if s.is_main:
             with torch.no_grad():

@@ -59,10 +59,9 @@ def main() -> None:
     figures: dict[str, float] = {}
     for epoch in s.epochs(options.epochs):
         for first, second, target in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                criterion(model(first, second), target).backward()
-                optimizer.step()
+            optimizer.zero_grad()
+            criterion(model(first, second), target).backward()
+            optimizer.step()
         figures = s.evaluate(score, Pairs(test))
         if s.is_main:
             print(f"epoch {epoch + 1}: {figures}", flush=True)

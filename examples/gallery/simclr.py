@@ -58,12 +58,11 @@ def main() -> None:
     s.track(scheduler=scheduler)
     for epoch in s.epochs(options.epochs):
         for batch in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                for first, second in batch:
-                    loss = info_nce(encoder(first), encoder(second))
-                    loss.backward()
-                optimizer.step()
+            optimizer.zero_grad()
+            for first, second in batch:
+                loss = info_nce(encoder(first), encoder(second))
+                loss.backward()
+            optimizer.step()
         scheduler.step()
         if s.is_main:
             print(f"epoch {epoch + 1}: {loss.item():.3f}", flush=True)

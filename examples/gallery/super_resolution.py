@@ -37,10 +37,9 @@ def main() -> None:
     figures: dict[str, float] = {}
     for epoch in s.epochs(options.epochs):
         for large, _ in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                criterion(model(functional.avg_pool2d(large, 2)), large).backward()
-                optimizer.step()
+            optimizer.zero_grad()
+            criterion(model(functional.avg_pool2d(large, 2)), large).backward()
+            optimizer.step()
         figures = s.evaluate(score, test)
         figures["psnr"] = 10 * math.log10(1 / figures["error"])
         if s.is_main:

@@ -37,10 +37,9 @@ def main() -> None:
     figures: dict[str, float] = {}
     for epoch in s.epochs(options.epochs):
         for inputs, targets in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                functional.cross_entropy(model(inputs), targets).backward()
-                optimizer.step()
+            optimizer.zero_grad()
+            functional.cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
         if epoch >= SWA_START:
             swa_model.update_parameters(model)
             swa_scheduler.step()

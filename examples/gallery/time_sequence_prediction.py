@@ -59,8 +59,7 @@ def main() -> None:
                 loss.backward()
                 return loss
 
-            with s.step():
-                figures = optimizer.step(closure).item()
+            figures = optimizer.step(closure).item()
         if s.is_main and epoch % 15 == 0:
             print(f"epoch {epoch}: loss {figures:.6f} (of this worker's waves)", flush=True)
     s.finish()

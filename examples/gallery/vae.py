@@ -48,11 +48,10 @@ def main() -> None:
     figures: dict[str, float] = {}
     for epoch in s.epochs(options.epochs):
         for data, _ in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                rebuilt, mean, log_variance = model(data)
-                loss_of(rebuilt, data, mean, log_variance).backward()
-                optimizer.step()
+            optimizer.zero_grad()
+            rebuilt, mean, log_variance = model(data)
+            loss_of(rebuilt, data, mean, log_variance).backward()
+            optimizer.step()
         figures = s.evaluate(score, test)
         if s.is_main:
             print(f"epoch {epoch + 1}: {figures}", flush=True)

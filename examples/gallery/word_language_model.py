@@ -49,11 +49,10 @@ def main() -> None:
 
     for epoch in s.epochs(options.epochs):
         for batch in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                loss_of(batch, "mean").backward()
-                nn.utils.clip_grad_norm_(model.parameters(), 0.25)
-                optimizer.step()
+            optimizer.zero_grad()
+            loss_of(batch, "mean").backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.25)
+            optimizer.step()
         loss = s.evaluate(score, validation)["loss"]
         if s.is_main:
             print(f"epoch {epoch + 1}: validation loss {loss:.3f}", flush=True)

@@ -62,12 +62,11 @@ def main() -> None:
     for epoch in s.epochs(options.epochs):
         model.train()
         for images, labels in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                loss = loss_of(forward(images), labels.to(options.device))
-                loss.backward()
-                optimizer.step()
-                schedule.step()
+            optimizer.zero_grad()
+            loss = loss_of(forward(images), labels.to(options.device))
+            loss.backward()
+            optimizer.step()
+            schedule.step()
         model.eval()
         found = s.evaluate(metrics, test)
         if s.is_main:

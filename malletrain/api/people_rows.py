@@ -8,9 +8,9 @@ from malletrain.decide.rules import MainPromise, Rules
 from malletrain.domain.job import JobView
 from malletrain.learn.advisor import JobKnowledge
 from malletrain.learn.profiling import expected_curve, profile_of
+from malletrain.loop.queue_promise import CHANCE, PromiseKept, lower_share, why_broken
 from malletrain.loop.trackers.main_jobs import MainJobDelay
 from malletrain.loop.trackers.main_promise import PromiseTracker
-from malletrain.loop.trackers.queue_promise import CHANCE, PromiseKept, lower_share, why_broken
 from malletrain.wire.rows import MainJobDelayRow, ProfileRow, PromiseCostRow, PromiseKeptRow, PromiseRow, SizeRow
 
 #: Bounds on the delay of 95 % of main jobs that the curve shows (seconds), beside the one that is stated.

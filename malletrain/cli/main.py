@@ -51,6 +51,14 @@ COMMANDS = {
     "replay": CommandEntry("replay", "What would idle nodes have trained? From your own log.", "replay"),
 }
 
+#: Options that earlier releases had, by command, and what to use instead.
+GONE_OPTIONS = {
+    "stop --me": "scancel --me --partition=PARTITION ends your own pilots",
+    "score --waterfall": "malletrain replay --report shows where idle time goes",
+    "replay --compare": "compare the answer.json of two reports: both have the same keys",
+    "replay --schedule": "--scheduler models what main jobs wait",
+}
+
 
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are called, and listed without being imported."""
@@ -121,7 +129,7 @@ def run(command: click.Command, name: str, argv: list[str] | None = None) -> NoR
         click.echo(error.format_message(), err=True)
         sys.exit(2)
     except click.ClickException as error:
-        click.echo(f"{name}: {one_line(error.format_message())}", err=True)
+        click.echo(f"{name}: {one_line(_gone_option(error) or error.format_message())}", err=True)
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
@@ -137,6 +145,20 @@ def run(command: click.Command, name: str, argv: list[str] | None = None) -> NoR
             click.echo(f"{name}: {one_line(fault)}", err=True)
         sys.exit(status)
     sys.exit(0)
+
+
+def _gone_option(error: click.ClickException) -> str:
+    """What to use in place of an option that an earlier release had; "" of any other error."""
+    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
+        return ""
+    command, option = error.ctx.info_name, error.option_name
+    instead = GONE_OPTIONS.get(f"{command} {option}", "")
+    if command == "replay" and not instead:
+        from malletrain.cli.replayed_site import ReplaySettings
+
+        key = option.removeprefix("--").replace("-", "_")
+        instead = f"set {key} in [replay] of the file of --config" if key in ReplaySettings.model_fields else ""
+    return instead and f"{command} {option} is gone: {instead}"
 
 
 def one_line(text: str) -> str:

@@ -186,7 +186,7 @@ def _by_class(problem: Problem, draft: Draft, known: Mapping[int, JobKnowledge])
 
 def caps_of_doubtful(draft: Draft) -> dict[int, int]:
     """The most nodes of jobs whose last starts did not begin: what they have, and of the free ones no more than ran
-    before, or, once their rest is over, one step more at a time. Other jobs lose none to them."""
+    before, or, once their rest is over, one pilot more at a time. Other jobs lose none to them."""
     left = {hole.node for hole in draft.free}
     unstarted = [action for action in draft.actions if isinstance(action, RecyclePilot) and action.unstarted]
     fails_now = {action.job_id for action in unstarted if action.unstarted != action.node}
@@ -194,13 +194,14 @@ def caps_of_doubtful(draft: Draft) -> dict[int, int]:
     caps = {job: len(draft.staying[job]) for job in sorted(doubtful.keys() | fails_now)}
     for job, has in caps.items():
         view = draft.live[job]
-        if job in fails_now or any(pilot.phase is PilotPhase.RELEASED for pilot in view.staying):
+        waits = any(pilot.phase is PilotPhase.RELEASED for pilot in view.staying)
+        if job in fails_now or waits or has + view.held_count < view.job.min_nodes:
             continue
         doubt, unfit = doubtful[job], draft.barred(job)
-        again = [size for size in range(has + 1, doubt.begun + 1) if view.job.permits(size)]
-        larger = range(has + max(1, draft.narrowest), 0 if doubt.rests else view.job.max_nodes + 1)
-        step = (size for size in larger if view.job.permits(size))
-        wanted = (again[-1] if again else next(step, has)) - has
+        demand = _demand(draft, view, draft.situation.known.get(job, _UNKNOWN))
+        larger = [size for size in demand.sizes or range(demand.max + 1) if size > has and view.job.permits(size)]
+        again = [size for size in larger if size <= doubt.begun]
+        wanted = (again[-1] if again else has if doubt.rests or not larger else larger[0]) - has
         usable = sorted(left - unfit)
         if wanted <= len(usable):
             caps[job] += wanted

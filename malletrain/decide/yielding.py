@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from malletrain.decide.rules import Rules
 from malletrain.domain.job import Curve, JobView
 from malletrain.domain.requirements import Requirements
 from malletrain.domain.slurm_reasons import waits_for_nodes
-from malletrain.domain.snapshot import BackfillPlan, Node, NodeState, SlurmJob, SlurmState, Snapshot
+from malletrain.domain.snapshot import BackfillPlan, NodeState, SlurmJob, SlurmState, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,8 @@ def any_pending_fits(snapshot: Snapshot, rules: Rules) -> bool:
 
 def availability(snapshot: Snapshot, harvested: Sequence[HarvestedNode], rules: Rules) -> Availability:
     """What a main job, or the reserve, could have soon. `harvested`: the nodes whose pilots may leave."""
-    pilot_on = {h.node: h for h in harvested if h.node in snapshot.node}
+    nodes = snapshot.node
+    pilot_on = {h.node: h for h in harvested if h.node in nodes}
     # A pilot may have been released since the snapshot was taken: its node only looks free.
     free = snapshot.free_names.difference(pilot_on)
     going = {node.name for node in snapshot.nodes if node.state is NodeState.COMPLETING}
@@ -161,7 +163,7 @@ def availability(snapshot: Snapshot, harvested: Sequence[HarvestedNode], rules: 
     for job in snapshot.holding:
         is_going = job.state is SlurmState.COMPLETING or job.partition == rules.harvest_partition
         (going if is_going else staying).update(job.nodes)
-    coming = (going - staying - pilot_on.keys()) & snapshot.node.keys()
+    coming = (going - staying - pilot_on.keys()) & nodes.keys()
     return Availability(free, frozenset(coming), pilot_on)
 
 
@@ -275,31 +277,32 @@ class NodesLeft:
     def __init__(self, snapshot: Snapshot, at_hand: Availability, rules: Rules, now: float) -> None:
         pilot_on = at_hand.pilot_on
         together = {name for name, held in pilot_on.items() if held.co_allocated}
+        first_of = {whole: min(whole) for whole in {pilot_on[name].co_allocated for name in together}}
         # Of equal cost, nodes that are given up together come side by side.
-        pilots = sorted(pilot_on.values(), key=lambda p: (p.cost, min(p.co_allocated, default=p.node), p.node))
+        pilots = sorted(pilot_on.values(), key=lambda p: (p.cost, first_of.get(p.co_allocated, p.node), p.node))
         ranks = sorted(at_hand.free), sorted(at_hand.coming | together), [held.node for held in pilots]
         self._names = [name for names in ranks for name in names]
         self._rank = np.repeat(np.arange(3), [len(names) for names in ranks])
-        self._begin = np.searchsorted(self._rank, np.arange(3))
+        self._begin = np.searchsorted(self._rank, np.arange(4))
         self._cost = np.concatenate((np.zeros(self._begin[PILOTS]), np.array([held.cost for held in pilots])))
         self._together: dict[int, frozenset[str]] = {
             at: held.co_allocated for at, held in enumerate(pilots, int(self._begin[PILOTS])) if held.co_allocated
         }
         self._place = {name: at for at, name in enumerate(self._names)}
         self._once_emptied = {name: at for at, name in enumerate(ranks[COMING], len(ranks[IDLE]))}
-        self._left = np.zeros(len(self._names), np.bool_)
-        self._left[list(self._place.values())] = True
+        self._left = self._mask(self._place.values())
+        self._is_together = self._mask(self._together)
         self._has_leaves = bool(snapshot.leaves)
         number = {leaf: at for at, leaf in enumerate(sorted(set(snapshot.leaves.values())), start=1)}
-        self._leaf = np.array([number.get(snapshot.leaves.get(name, ""), 0) for name in self._names], np.int16)
-        kinds: dict[tuple[object, ...], tuple[int, Node]] = {}  # what a job can ask for is the same
-        of_name: dict[str, int] = {}
-        for name in self._place:
-            node = snapshot.node[name]
-            kind = (node.partitions, node.gres, node.features, node.memory_mib)
-            of_name[name] = kinds.setdefault(kind, (len(kinds), node))[0]
-        self._kinds = [node for _, node in kinds.values()]
-        self._kind = np.array([of_name[name] for name in self._names], np.intp)
+        leaf_of = {name: number[leaf] for name, leaf in snapshot.leaves.items()}
+        self._leaf = np.array([leaf_of.get(name, 0) for name in self._names], np.intp)
+        self._by_leaf = np.argsort(self._leaf, kind="stable")
+        self._leaf_begin = np.searchsorted(self._leaf[self._by_leaf], np.arange(len(number) + 2))
+        what_jobs_ask, node_of = attrgetter("partitions", "gres", "features", "memory_mib"), snapshot.node
+        kinds: dict[object, int] = {}
+        kind_of = {name: kinds.setdefault(what_jobs_ask(node_of[name]), len(kinds)) for name in self._place}
+        self._kinds = list({kind: node_of[name] for name, kind in kind_of.items()}.values())
+        self._kind = np.array([kind_of[name] for name in self._names], np.intp)
         self._having: dict[tuple[str, Requirements], Mask] = {}
         self._now = now
         planned = [
@@ -324,18 +327,21 @@ class NodesLeft:
         for part in group:
             open_to = self._open_to(part, group)
             open_to[chosen] = False
-            if not self._suffice(part, open_to):
-                return []
             required = self._places(part.required_nodes)
-            kept = [at for at in self._places(part.planned_nodes) if open_to[at]]
+            has_required = len(required) == len(part.required_nodes) and open_to[required].all()
+            if not has_required or np.count_nonzero(open_to) < part.node_count:
+                return []
+            kept = self._places(part.planned_nodes)
             count = max(part.node_count, len(required))
-            rest = self._in_order(open_to, kept)
             if part.switches and self._has_leaves and count > 1:
-                rest = self._on_few_leaves(rest, part.switches, count, required)
-            rest = _without(rest, required)
+                rest = self._on_few_leaves(open_to, part.switches, count, kept, required)
+            else:
+                rest = self._in_order(open_to, kept)
+            if required:
+                rest = rest[~self._mask(required)[rest]]
             picked = [*required, *rest[: count - len(required)].tolist()]
             if self._has_leaves and not part.switches:
-                picked = self._on_one_leaf(picked, {*kept, *required}, rest)
+                picked = self._on_one_leaf(picked, {*kept, *required}, open_to)
             chosen += self._sparing(picked, required, rest)
         return chosen
 
@@ -347,14 +353,13 @@ class NodesLeft:
         if not len(order) or job.required_nodes:
             return [], 0
         rank = self._rank[order[0]]
-        if self._has_leaves and width > 1 and (rank == PILOTS or job.switches):
+        by_leaf = self._has_leaves and width > 1 and (rank == PILOTS or job.switches)
+        if by_leaf or any(open_to[at] and self._rank[at] == rank for at in self._places(job.planned_nodes)):
             return [], 0
-        if any(open_to[at] and self._rank[at] == rank for at in self._places(job.planned_nodes)):
-            return [], 0
-        of_rank: list[int] = order[self._rank[order] == rank][: most * width].tolist()
-        alone = next((i for i, at in enumerate(of_rank) if at in self._together), len(of_rank))
-        served = alone // width
-        return of_rank[: served * width], served
+        of_rank = order[: np.searchsorted(order, self._begin[rank + 1])][: most * width]
+        alone = int(np.append(self._is_together[of_rank], True).argmax())  # so many are given up without others
+        served = max(1, alone) if width == 1 else alone // width
+        return of_rank[: served * width].tolist(), served
 
     def take(self, chosen: Sequence[int]) -> list[str]:
         """Give these nodes away, and say which they are; the pilots on them leave, those of a task together."""
@@ -367,6 +372,12 @@ class NodesLeft:
                 self._left[was], self._left[at] = False, True
                 self._taken_from[at] = self._taken_from[was]
         return [self._names[at] for at in chosen]
+
+    def _mask(self, places: Collection[int]) -> Mask:
+        """Which of all nodes these are."""
+        found = np.zeros(len(self._names), np.bool_)
+        found[list(places)] = True
+        return found
 
     def _places(self, names: Iterable[str]) -> list[int]:
         """Of those of the nodes that there were at the beginning."""
@@ -408,58 +419,56 @@ class NodesLeft:
             self._having[key] = np.logical_and(there, fits)[self._kind]
         return self._having[key]
 
-    def _suffice(self, job: SlurmJob, open_to: Mask) -> bool:
-        required = self._places(job.required_nodes)
-        if len(required) < len(job.required_nodes) or not open_to[required].all():
-            return False
-        return int(np.count_nonzero(open_to)) >= job.node_count
-
     def _in_order(self, among: Mask, kept: Collection[int] = ()) -> Places:
         """The places as jobs are given them; of nodes of one rank, those in `kept` come first."""
         order = np.flatnonzero(among)
         if not kept:
             return order
-        first = sorted(set(kept))
-        order = np.delete(order, np.searchsorted(order, first))
+        first = sorted(at for at in set(kept) if among[at])
+        order = order[~self._mask(first)[order]]
         with_first: Places = np.insert(order, np.searchsorted(order, self._begin[self._rank[first]]), first)
         return with_first
 
-    def _on_few_leaves(self, order: Places, leaves: int, count: int, required: Sequence[int] = ()) -> Places:
-        """Of `order`, those on the one leaf switch that makes room for `count` nodes at the least cost, else on so
-        many `leaves` with most room; all where these would not do, or not have the `required` nodes."""
-        leaf = self._leaf[order]
-        by_leaf, room = order[np.argsort(leaf, kind="stable")], np.bincount(leaf)
-        begin, there = np.cumsum(room) - room, np.minimum(room, count)
-        first = by_leaf[np.repeat(begin - np.cumsum(there) + there, there) + np.arange(there.sum())]
+    def _on_few_leaves(
+        self, among: Mask, leaves: int, count: int, kept: Sequence[int] = (), required: Sequence[int] = ()
+    ) -> Places:
+        """Of `among`, in order, those on the one leaf switch that makes room for `count` nodes at the least cost,
+        else on so many `leaves` with most room; all where these would not do, or not have the `required` nodes."""
+        by_leaf = self._by_leaf
+        if kept:
+            order = self._in_order(np.ones_like(among), kept)
+            by_leaf = order[np.argsort(self._leaf[order], kind="stable")]
+        there = np.flatnonzero(among[by_leaf])
+        begin = np.searchsorted(there, self._leaf_begin)
+        room = np.diff(begin)
+        most = np.minimum(room, count)
+        first = by_leaf[there[np.repeat(begin[:-1] - np.cumsum(most) + most, most) + np.arange(most.sum())]]
         ranks, costs = (np.bincount(self._leaf[first], of[first], len(room)) for of in (self._rank, self._cost))
         cheapest, wanted = np.lexsort((costs, ranks)), {int(self._leaf[at]) for at in required}
-        wide = cheapest[room[cheapest] >= count].tolist()
-        best = next(([each] for each in wide if wanted <= {each}), [])
-        best = best or sorted(cheapest.tolist(), key=lambda each: (each not in wanted, -room[each]))[:leaves]
-        if room[best].sum() < count or not wanted.issubset(best):
-            return order
-        on_best = np.zeros(len(room), np.bool_)  # (a look-up: np.isin takes five times as long)
-        on_best[best] = True
-        return order[on_best[leaf]]
+        for leaf in cheapest[room[cheapest] >= count].tolist():
+            if wanted <= {leaf}:
+                return by_leaf[there[begin[leaf] : begin[leaf + 1]]]
+        best = sorted(cheapest.tolist(), key=lambda each: (each not in wanted, -room[each]))[:leaves]
+        if room[best].sum() >= count and wanted.issubset(best):
+            among = among & np.isin(self._leaf, best)
+        return self._in_order(among, kept)
 
-    def _on_one_leaf(self, picked: list[int], fixed: Collection[int], rest: Places) -> list[int]:
+    def _on_one_leaf(self, picked: list[int], fixed: Collection[int], open_to: Mask) -> list[int]:
         """`picked`, but of the pilots as many on one leaf switch, unless that costs training far more: Slurm, which
-        places a job on as few as it can, finds idle what has been emptied. `fixed`: nodes that it has in any case;
-        `rest`: all that it could have but for those that it requires."""
+        places a job on as few as it can, finds idle what has been emptied. `fixed`: nodes that it has in any case."""
         pilots = [at for at in picked if self._rank[at] == PILOTS and at not in fixed]
         if len(pilots) < 2:
             return picked
-        loose = _without(rest[self._rank[rest] == PILOTS], fixed)
+        loose = open_to & (self._rank == PILOTS)
+        loose[list(fixed)] = False
         best = self._on_few_leaves(loose, 1, len(pilots))[: len(pilots)]
         if self._cost[best].sum() > MOST_TIMES_CHEAPEST * self._cost[pilots].sum():
             return picked
-        return [*(at for at in picked if at not in set(pilots)), *best.tolist()]
+        return [*(at for at in picked if self._rank[at] != PILOTS or at in fixed), *best.tolist()]
 
     def _emptied_with(self, chosen: Collection[int]) -> frozenset[str]:
         """The further nodes that pilots leave when they leave `chosen`."""
-        if not self._together:
-            return frozenset()
-        together = [self._together[at] for at in chosen if at in self._together]
+        together = {self._together[at] for at in chosen if at in self._together}
         return frozenset().union(*together).difference(self._names[at] for at in chosen)
 
     def _sparing(self, picked: list[int], required: Collection[int], rest: Places) -> list[int]:
@@ -467,15 +476,7 @@ class NodesLeft:
         emptied = self._emptied_with(picked)
         if not emptied:
             return picked
-        spare: list[int] = rest[np.isin(rest, self._places(emptied))].tolist()
+        spare: list[int] = rest[self._mask(self._places(emptied))[rest]].tolist()
         alone = [at for at in picked if self._rank[at] == PILOTS and at not in self._together and at not in required]
         saved = sorted(alone, key=lambda at: (-self._cost[at], self._names[at]))[: len(spare)]
         return [at for at in picked if at not in saved] + spare[: len(saved)]
-
-
-def _without(order: Places, places: Collection[int]) -> Places:
-    if not places or not len(order):
-        return order
-    stays = np.ones(max(int(order.max()), *places) + 1, np.bool_)
-    stays[list(places)] = False
-    return order[stays[order]]

@@ -32,10 +32,15 @@ class LeaveCause(StrEnum):
 #: Who leaves for one of these and is late holds up the main queue or the staff, or has done so too often.
 KILLED_WHEN_LATE = frozenset(
     {
-        LeaveCause.YIELD, LeaveCause.HOLE_CLOSES, LeaveCause.NODE_WANTED, LeaveCause.RESERVE, LeaveCause.OPERATOR,
-        LeaveCause.SET_ASIDE, LeaveCause.UNASKED,
+        LeaveCause.YIELD,
+        LeaveCause.HOLE_CLOSES,
+        LeaveCause.NODE_WANTED,
+        LeaveCause.RESERVE,
+        LeaveCause.OPERATOR,
+        LeaveCause.SET_ASIDE,
+        LeaveCause.UNASKED,
     }
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True)

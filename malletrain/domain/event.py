@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import ClassVar
 
 from malletrain.domain.decision import SPARSE, Action
@@ -18,86 +17,31 @@ from malletrain.domain.snapshot import SlurmState
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
 
 
-class EventKind(StrEnum):
-    """The name of each kind of fact, as the journal's column `kind` has it."""
-
-    # A job's life
-    JOB_ANNOUNCED = "job_announced"
-    ARRAY_ATTACHED = "array_attached"
-    ARRAY_REFUSED = "array_refused"
-    TASKS_ADDED = "tasks_added"
-    JOB_HELD = "job_held"
-    JOB_RELEASED = "job_released"
-    JOB_CANCELLED = "job_cancelled"
-    JOB_COMPLETED = "job_completed"
-    JOB_FAILED = "job_failed"
-    JOB_NOTIFIED = "job_notified"
-    SCRIPT_CHECKED = "script_checked"
-    # What the daemon meant to do, and what became of it
-    INTENT = "intent"
-    OUTCOME = "outcome"
-    # What Slurm showed of a pilot
-    PILOT_STARTED = "pilot_started"
-    PILOT_HELD = "pilot_held"
-    PILOT_ASIDE = "pilot_aside"
-    STARTS_REFUSED = "starts_refused"
-    PILOT_WAITS = "pilot_waits"
-    PILOT_ENDED = "pilot_ended"
-    # What workers reported
-    WORKER_JOINED = "worker_joined"
-    WORKER_WARM = "worker_warm"
-    WORKER_LEFT = "worker_left"
-    WORKER_LOST = "worker_lost"
-    WORKER_STUCK = "worker_stuck"
-    GENERATIONS_RESERVED = "generations_reserved"
-    GENERATION = "generation"
-    SWITCHED = "switched"
-    SAMPLES = "samples"
-    PROBE_BEGUN = "probe_begun"
-    PROBE_ENDED = "probe_ended"
-    METRIC = "metric"
-    # The daemon itself
-    DAEMON_STARTED = "daemon_started"
-    DAEMON_STOPPED = "daemon_stopped"
-    DECIDED = "decided"
-    BREAKER = "breaker"
-    NODE_AILS = "node_ails"
-    CLUSTER_UNAVAILABLE = "cluster_unavailable"
-    MAIN_STARTED = "main_started"
-    MAIN_ARRIVED = "main_arrived"
-    MAIN_MET = "main_met"
-    STRAYS = "strays"
-    POOL = "pool"
-    HOLES_OPENED = "holes_opened"
-    HOLES_ENDED = "holes_ended"
-    OPERATOR = "operator"
-
-
 #: The class of each kind of fact.
 FACTS: dict[str, type[Fact]] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What was recorded, of one kind."""
+    """What was recorded, of one kind: a word, as the journal's column `kind` has it."""
 
-    kind: ClassVar[EventKind]
+    kind: ClassVar[str]
 
-    def __init_subclass__(cls, kind: EventKind | None = None) -> None:
-        if kind is not None:  # None: `dataclass` makes the class anew, with slots
+    def __init_subclass__(cls, kind: str = "") -> None:
+        if kind:  # "": `dataclass` makes the class anew, with slots
             cls.kind = kind
         FACTS[cls.kind] = cls
 
 
 @dataclass(frozen=True, slots=True)
-class JobAnnounced(Fact, kind=EventKind.JOB_ANNOUNCED):
+class JobAnnounced(Fact, kind="job_announced"):
     """A researcher asked for a job. The row has the job's fields."""
 
     job: MalleableJob
 
 
 @dataclass(frozen=True, slots=True)
-class ArrayAttached(Fact, kind=EventKind.ARRAY_ATTACHED):
+class ArrayAttached(Fact, kind="array_attached"):
     """A job's owner submitted a held array of `tasks` tasks; it is not inspected yet."""
 
     array_id: int
@@ -105,7 +49,7 @@ class ArrayAttached(Fact, kind=EventKind.ARRAY_ATTACHED):
 
 
 @dataclass(frozen=True, slots=True)
-class ArrayRefused(Fact, kind=EventKind.ARRAY_REFUSED):
+class ArrayRefused(Fact, kind="array_refused"):
     """An array holds no task that can be a pilot. `gone`: Slurm has none of its tasks."""
 
     array_id: int
@@ -114,7 +58,7 @@ class ArrayRefused(Fact, kind=EventKind.ARRAY_REFUSED):
 
 
 @dataclass(frozen=True, slots=True)
-class TasksAdded(Fact, kind=EventKind.TASKS_ADDED):
+class TasksAdded(Fact, kind="tasks_added"):
     """Held tasks of an array were inspected and found sound: they are pilots."""
 
     array_id: int
@@ -122,7 +66,7 @@ class TasksAdded(Fact, kind=EventKind.TASKS_ADDED):
 
 
 @dataclass(frozen=True, slots=True)
-class JobHeld(Fact, kind=EventKind.JOB_HELD):
+class JobHeld(Fact, kind="job_held"):
     """`waits`: for other jobs, until these have come so far; otherwise until its owner releases it."""
 
     by: str = field(default="", metadata=SPARSE)
@@ -130,33 +74,33 @@ class JobHeld(Fact, kind=EventKind.JOB_HELD):
 
 
 @dataclass(frozen=True, slots=True)
-class JobReleased(Fact, kind=EventKind.JOB_RELEASED):
+class JobReleased(Fact, kind="job_released"):
     by: str = field(default="", metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
-class JobCancelled(Fact, kind=EventKind.JOB_CANCELLED):
+class JobCancelled(Fact, kind="job_cancelled"):
     """`by` is empty where a rule, not a person, ended the job."""
 
     by: str = field(default="", metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
-class JobCompleted(Fact, kind=EventKind.JOB_COMPLETED):
+class JobCompleted(Fact, kind="job_completed"):
     """The script ended as it should; `result` is what it handed over."""
 
     result: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class JobFailed(Fact, kind=EventKind.JOB_FAILED):
+class JobFailed(Fact, kind="job_failed"):
     """The script failed at `step`, or a rule gave the job up (None)."""
 
     step: int | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
-class JobNotified(Fact, kind=EventKind.JOB_NOTIFIED):
+class JobNotified(Fact, kind="job_notified"):
     """The job's owner is about to hear of its begin or end, which is not done again; or (`failed`) this failed,
     and the reason says how."""
 
@@ -165,7 +109,7 @@ class JobNotified(Fact, kind=EventKind.JOB_NOTIFIED):
 
 
 @dataclass(frozen=True, slots=True)
-class ScriptChecked(Fact, kind=EventKind.SCRIPT_CHECKED):
+class ScriptChecked(Fact, kind="script_checked"):
     """Whether a script trains alike at every size. The fields are those of `malletrain.domain.job.ScriptCheck`."""
 
     digest: str
@@ -175,14 +119,14 @@ class ScriptChecked(Fact, kind=EventKind.SCRIPT_CHECKED):
 
 
 @dataclass(frozen=True, slots=True)
-class ActionIntent(Fact, kind=EventKind.INTENT):
+class ActionIntent(Fact, kind="intent"):
     """The daemon is about to act. The row has the action's `type` and fields."""
 
     action: Action
 
 
 @dataclass(frozen=True, slots=True)
-class ActionOutcome(Fact, kind=EventKind.OUTCOME):
+class ActionOutcome(Fact, kind="outcome"):
     """What became of an action, as in `malletrain.domain.decision.Outcome`. The row has the action's `type` and
     fields as well."""
 
@@ -194,7 +138,7 @@ class ActionOutcome(Fact, kind=EventKind.OUTCOME):
 
 
 @dataclass(frozen=True, slots=True)
-class PilotStarted(Fact, kind=EventKind.PILOT_STARTED):
+class PilotStarted(Fact, kind="pilot_started"):
     """Slurm runs a pilot; `node_class` where the site has nodes of several classes. Times as Slurm gave them."""
 
     started_at: float | None = None
@@ -204,7 +148,7 @@ class PilotStarted(Fact, kind=EventKind.PILOT_STARTED):
 
 
 @dataclass(frozen=True, slots=True)
-class PilotHeld(Fact, kind=EventKind.PILOT_HELD):
+class PilotHeld(Fact, kind="pilot_held"):
     """A pilot is back in the held array; `preempted`: Slurm had taken its node for a main job before that. `left_at`:
     when its node was free, epilog and all, by Slurm (Unix seconds, rounded down); None: not known."""
 
@@ -213,24 +157,24 @@ class PilotHeld(Fact, kind=EventKind.PILOT_HELD):
 
 
 @dataclass(frozen=True, slots=True)
-class PilotSetAside(Fact, kind=EventKind.PILOT_ASIDE):
+class PilotSetAside(Fact, kind="pilot_aside"):
     """A pilot's task stays held: somebody changed it, and the reason says how."""
 
 
 @dataclass(frozen=True, slots=True)
-class StartsRefused(Fact, kind=EventKind.STARTS_REFUSED):
+class StartsRefused(Fact, kind="starts_refused"):
     """Slurm refuses the starts of a job's pilots, in the words of the reason; or (`refused` False) does no more."""
 
     refused: bool
 
 
 @dataclass(frozen=True, slots=True)
-class PilotWaits(Fact, kind=EventKind.PILOT_WAITS):
+class PilotWaits(Fact, kind="pilot_waits"):
     """Slurm has a pilot's task waiting, though the daemon did not release it."""
 
 
 @dataclass(frozen=True, slots=True)
-class PilotEnded(Fact, kind=EventKind.PILOT_ENDED):
+class PilotEnded(Fact, kind="pilot_ended"):
     """A pilot's task is consumed, in Slurm's `state`; one of several nodes in a task has no exit of its own.
     `left_at` as of `PilotHeld`."""
 
@@ -242,12 +186,12 @@ class PilotEnded(Fact, kind=EventKind.PILOT_ENDED):
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerJoined(Fact, kind=EventKind.WORKER_JOINED):
+class WorkerJoined(Fact, kind="worker_joined"):
     worker: str
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerWarm(Fact, kind=EventKind.WORKER_WARM):
+class WorkerWarm(Fact, kind="worker_warm"):
     """A worker can join a world; `stages` are the seconds of each part of its activation."""
 
     worker: str = ""
@@ -259,7 +203,7 @@ UNSAVED_WORDS = "not saved as it left its nodes, so that steps are done again"
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerLeft(Fact, kind=EventKind.WORKER_LEFT):
+class WorkerLeft(Fact, kind="worker_left"):
     """A worker is out of its world in order, at `step` and with the checkpoint that it `saved` (None: none), if it
     says so; `unsaved`: why it could not save."""
 
@@ -275,7 +219,7 @@ class WorkerLeft(Fact, kind=EventKind.WORKER_LEFT):
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerLost(Fact, kind=EventKind.WORKER_LOST):
+class WorkerLost(Fact, kind="worker_lost"):
     """A worker is given up. `fenced`: its node is to be taken back, since it may train where it is not heard."""
 
     worker: str = ""
@@ -284,7 +228,7 @@ class WorkerLost(Fact, kind=EventKind.WORKER_LOST):
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerStuck(Fact, kind=EventKind.WORKER_STUCK):
+class WorkerStuck(Fact, kind="worker_stuck"):
     """A worker's script has made no step for a minute, and is at a place; or (`place` empty) goes on."""
 
     worker: str
@@ -302,14 +246,14 @@ def stuck_words(worker: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class GenerationsReserved(Fact, kind=EventKind.GENERATIONS_RESERVED):
+class GenerationsReserved(Fact, kind="generations_reserved"):
     """This daemon may give the job's next worlds numbers up to `until`; a later daemon gives only higher ones."""
 
     until: int
 
 
 @dataclass(frozen=True, slots=True)
-class GenerationPublished(Fact, kind=EventKind.GENERATION):
+class GenerationPublished(Fact, kind="generation"):
     """A job's next world: the pilots of its `members`, and the samples of a step where the daemon chooses them.
     `switched_by`: "plan", or "fault" where the world before is broken."""
 
@@ -320,7 +264,7 @@ class GenerationPublished(Fact, kind=EventKind.GENERATION):
 
 
 @dataclass(frozen=True, slots=True)
-class GenerationSwitched(Fact, kind=EventKind.SWITCHED):
+class GenerationSwitched(Fact, kind="switched"):
     """A world of `nodes` trains; the one before stood still for `pause_s`."""
 
     generation: int = 0
@@ -331,7 +275,7 @@ class GenerationSwitched(Fact, kind=EventKind.SWITCHED):
 
 
 @dataclass(frozen=True, slots=True)
-class SamplesReported(Fact, kind=EventKind.SAMPLES):
+class SamplesReported(Fact, kind="samples"):
     """A window of training that ended with `step` (`malletrain.wire.messages.Samples`); `total` of the job so far.
     `steady`: nothing else took time in it. `merged`: of how many windows journal upkeep has made this one."""
 
@@ -350,19 +294,19 @@ class SamplesReported(Fact, kind=EventKind.SAMPLES):
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeBegun(Fact, kind=EventKind.PROBE_BEGUN):
+class ProbeBegun(Fact, kind="probe_begun"):
     """A job is kept on `nodes` nodes to be measured."""
 
     nodes: int
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeEnded(Fact, kind=EventKind.PROBE_ENDED):
+class ProbeEnded(Fact, kind="probe_ended"):
     nodes: int
 
 
 @dataclass(frozen=True, slots=True)
-class MetricReported(Fact, kind=EventKind.METRIC):
+class MetricReported(Fact, kind="metric"):
     """A figure that the training script reported, after `samples` samples."""
 
     name: str
@@ -371,7 +315,7 @@ class MetricReported(Fact, kind=EventKind.METRIC):
 
 
 @dataclass(frozen=True, slots=True)
-class DaemonStarted(Fact, kind=EventKind.DAEMON_STARTED):
+class DaemonStarted(Fact, kind="daemon_started"):
     """The `url` that callers know the daemon by; with `--observe` instead the seconds between looks and of a leave,
     and two limits."""
 
@@ -386,12 +330,12 @@ class DaemonStarted(Fact, kind=EventKind.DAEMON_STARTED):
 
 
 @dataclass(frozen=True, slots=True)
-class DaemonStopped(Fact, kind=EventKind.DAEMON_STOPPED):
+class DaemonStopped(Fact, kind="daemon_stopped"):
     """In order; one that was killed writes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class SizesDecided(Fact, kind=EventKind.DECIDED):
+class SizesDecided(Fact, kind="decided"):
     """New sizes by job. `nodes` were shared out (None: written before this was kept) among jobs that held `held`."""
 
     sizes: Mapping[int, int] = field(default_factory=dict)
@@ -403,31 +347,31 @@ class SizesDecided(Fact, kind=EventKind.DECIDED):
 
 
 @dataclass(frozen=True, slots=True)
-class BreakerSwitched(Fact, kind=EventKind.BREAKER):
+class BreakerSwitched(Fact, kind="breaker"):
     """The daemon steps back (`open`), and the reason says for which sign of harm; or acts again."""
 
     open: bool
 
 
 @dataclass(frozen=True, slots=True)
-class NodeAils(Fact, kind=EventKind.NODE_AILS):
+class NodeAils(Fact, kind="node_ails"):
     """Slurm took a node out of service soon after a pilot ended on it."""
 
 
 @dataclass(frozen=True, slots=True)
-class SlurmUnavailable(Fact, kind=EventKind.CLUSTER_UNAVAILABLE):
+class SlurmUnavailable(Fact, kind="cluster_unavailable"):
     """Slurm gave no usable answer; written once until it does again."""
 
 
 @dataclass(frozen=True, slots=True)
-class MainJobsStarted(Fact, kind=EventKind.MAIN_STARTED):
+class MainJobsStarted(Fact, kind="main_started"):
     """How many main jobs were first seen running; with `--observe` alone."""
 
     jobs: int
 
 
 @dataclass(frozen=True, slots=True)
-class MainJobsArrived(Fact, kind=EventKind.MAIN_ARRIVED):
+class MainJobsArrived(Fact, kind="main_arrived"):
     """Main jobs that a look showed for the first time. Of each its id (an array is one), when it was submitted (Unix
     seconds), its nodes, and how many tasks of it there were."""
 
@@ -438,7 +382,7 @@ class MainJobsArrived(Fact, kind=EventKind.MAIN_ARRIVED):
 
 
 @dataclass(frozen=True, slots=True)
-class MainJobMet(Fact, kind=EventKind.MAIN_MET):
+class MainJobMet(Fact, kind="main_met"):
     """A main job that pilots made room for, or that has a node which a pilot had until lately.
 
     Without a node: `main_job` of `user` is given nodes, which the intents name. With one: it runs there since
@@ -460,7 +404,7 @@ class MainJobMet(Fact, kind=EventKind.MAIN_MET):
 
 
 @dataclass(frozen=True, slots=True)
-class StraysTakenBack(Fact, kind=EventKind.STRAYS):
+class StraysTakenBack(Fact, kind="strays"):
     """Jobs of `user` in the harvest partition that are no pilots, `count` of them, are about to be ended; or
     (`failed`) that failed, and the reason says how. `jobs` and `nodes` name the first few."""
 
@@ -472,7 +416,7 @@ class StraysTakenBack(Fact, kind=EventKind.STRAYS):
 
 
 @dataclass(frozen=True, slots=True)
-class PoolCounted(Fact, kind=EventKind.POOL):
+class PoolCounted(Fact, kind="pool"):
     """Nodes by use, whenever they changed: `harvested` are held by pilots, `stray` by jobs of the harvest partition
     that are none, `down` not to be had, `reserved` for a reservation or maintenance."""
 
@@ -491,7 +435,7 @@ class PoolCounted(Fact, kind=EventKind.POOL):
 
 
 @dataclass(frozen=True, slots=True)
-class HolesOpened(Fact, kind=EventKind.HOLES_OPENED):
+class HolesOpened(Fact, kind="holes_opened"):
     """A cohort of nodes that have no main job now; `seen_whole` False: since an unknown time."""
 
     nodes: tuple[str, ...]
@@ -499,7 +443,7 @@ class HolesOpened(Fact, kind=EventKind.HOLES_OPENED):
 
 
 @dataclass(frozen=True, slots=True)
-class HolesEnded(Fact, kind=EventKind.HOLES_ENDED):
+class HolesEnded(Fact, kind="holes_ended"):
     """Nodes whose hole is over, `taken` by the main queue or not."""
 
     nodes: tuple[str, ...]
@@ -507,7 +451,7 @@ class HolesEnded(Fact, kind=EventKind.HOLES_ENDED):
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorRequest(Fact, kind=EventKind.OPERATOR):
+class OperatorRequest(Fact, kind="operator"):
     """What an operator asked for: "drain" keeps pilots off `nodes` `until` then (Unix seconds); "ban" refuses the
     user `user` with id `uid` until "unban"."""
 
@@ -544,5 +488,5 @@ class Event:
 
     @property
     def kind(self) -> str:
-        """The kind's name; an `EventKind`, unless a newer release wrote the event."""
+        """That of a class in `FACTS`, unless a newer release wrote the event."""
         return self.payload.kind

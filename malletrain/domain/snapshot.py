@@ -100,6 +100,9 @@ class SlurmState(StrEnum):
 #: they hash.
 HOLDING_STATES = (SlurmState.RUNNING, SlurmState.COMPLETING, SlurmState.CONFIGURING, SlurmState.SUSPENDED)
 
+#: Such a job is over.
+ENDED_STATES = frozenset(SlurmState) - {*HOLDING_STATES, SlurmState.PENDING, SlurmState.REQUEUED, SlurmState.UNKNOWN}
+
 #: Slurm holds a waiting job by this priority, which it gives to no other; the words of the reason beside it change.
 HELD_PRIORITY = 0
 
@@ -272,9 +275,10 @@ class Snapshot:
         ended since and no other is. (A node that the staff takes meanwhile looks idle until the next snapshot.)"""
         anew = queue.ended | {job.id for job in queue.changed}
         kept = tuple(
-            job for job in self.jobs
+            job
+            for job in self.jobs
             if job.partition == harvest_partition or (job.state is not SlurmState.PENDING and job.id not in anew)
-        )  # fmt: skip
+        )
         jobs = kept + queue.changed + queue.waiting
         freed = {name for job in self.jobs if job.id in queue.ended for name in job.nodes}
         freed -= {name for job in jobs if job.state is not SlurmState.PENDING for name in job.nodes}

@@ -22,16 +22,12 @@ class Aborted(Exception):
 
 
 class StepRepeated(Exception):
-    """Every member repeats the step, though no fault has made it void. Internal."""
+    """Every member repeats the step, without a fault: in the next world, or with other parameters. Internal."""
 
 
 class LayoutChanged(StepRepeated):
     """Every member has seen that other parameters are trained than before: the step is repeated with them.
     Internal."""
-
-
-class StepTried(StepRepeated):
-    """Every member has held the step's gradients: the step is repeated in the next world. Internal."""
 
 
 class JobOver(Exception):

@@ -32,8 +32,7 @@ def evaluate(
     length = len(loader.dataset)
     if length == 0:
         raise ElasticError("evaluate(): the data set is empty")
-    if runtime.share is not None and runtime.reducer.on_abort is not None:
-        raise ElasticError("evaluate() belongs after the loop over batches: within it the step may be repeated")
+    runtime.end_step_for("evaluate")
     starts, names, rows = list(range(0, length, batch_size)), list[str](), list[list[float]]()
     # Each by itself: a script may keep a part in eval mode, such as a frozen backbone.
     training = [(module, module.training) for module in runtime.model.modules()]
@@ -108,8 +107,7 @@ def all_reduce(runtime: Runtime, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _sum(runtime: Runtime, make_table: Callable[[], torch.Tensor]) -> torch.Tensor:
-    if runtime.share is not None:
-        raise ElasticError("call s.agree() after the `with s.step():` block, not inside it")
+    runtime.end_step_for("agree")
     runtime.join()
     if runtime.committer.world.size == 1:
         return make_table()

@@ -22,11 +22,11 @@ NEW_NAMES: dict[str, tuple[str, Callable[[Runtime], Any]]] = {
     "shards": ("`for part in batch:`", lambda r: iter),
     "accumulate": (
         "`with s.step() as step:` and in it `with step.accumulate():`",
-        lambda r: lambda: Step(r, None, 1).accumulate(),
+        lambda r: Step(r, None, 1).accumulate,
     ),
     "inner_loop": (
         "`with s.step() as step:` and in it `with step.inner_loop():`",
-        lambda r: lambda: Step(r, None, 1).inner_loop(),
+        lambda r: Step(r, None, 1).inner_loop,
     ),
     "all_reduce": ('s.agree(tensor, "sum")', lambda r: functools.partial(all_reduce, r)),
     "model": ("the model that the session was given", lambda r: r.model),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import copy
+import ctypes
 import functools
 import logging
 import os
@@ -35,7 +35,7 @@ from malletrain.elastic.equality import Equality, judge, synced_layers
 from malletrain.elastic.errors import ElasticError, JobOver, PeerLost, Released, SessionOver
 from malletrain.elastic.gradients.batch_gather import BatchGather
 from malletrain.elastic.gradients.learning_rate import LearningRate
-from malletrain.elastic.gradients.reducer import GradientReducer
+from malletrain.elastic.gradients.reducer import GradientPhase, GradientReducer
 from malletrain.elastic.gradients.sync_batchnorm import SyncBatchNormLayers
 from malletrain.elastic.invariants.agreement import RoundKind
 from malletrain.elastic.invariants.invariants import Invariants
@@ -145,12 +145,14 @@ class Runtime:
         local_rank = find_local_rank(environ) if settings.world is None else LocalRank()
         self.model = model
         worker_start.check_model(model)
-        self.share: Share | None = None  #: this worker's samples of the batch under way; None between steps
         self.committed = True  #: whether the step under way is committed
         self.load_s = 0.0
         self.joined = False  #: whether training has begun
         self.calls = 0  #: collective calls of the script since the last step
-        self.left_by = ""  #: the exception that has left the block of a step
+        self.step: Any = None  #: the `Step` under way; None between steps
+        self.backwards = 1  #: `backward()` calls of a step without a block
+        self.left_by = ""  #: the exception that has left a step in its middle
+        self.may_be_half = False  #: whether the script has left the last committed step before its end
         self._reported = False  #: how the script ends
         self.passed = False  #: whether this worker passes over the session, which the others have ended
         self.finished = False
@@ -162,7 +164,8 @@ class Runtime:
         self.when_main = [settings.when_main] if settings.when_main else []
         self.when_joining = [settings.when_joining] if settings.when_joining else []
         self._was_main = False
-        self._kept: tuple[list[torch.Tensor], dict[str, Any], list[list[dict[str, Any]]]] | None = None
+        #: The training state as it comes back before a void step is repeated: its body has gone on meanwhile.
+        self.kept: tuple[bytes, list[torch.Tensor]] | None = None
 
         # What is trained: data, batch, state.
         self.session_batch = SessionBatch(as_rule(settings.batch_size), settings.learning_rate, settings.noise_scale)
@@ -258,7 +261,7 @@ class Runtime:
             self.shared,
             self.committer,
             self.reducer,
-            in_step=lambda: self.share is not None,
+            in_step=lambda: self.step is not None,
             order=(lambda epoch: (sampler.permutation(epoch), sampler.batch_ends(epoch))) if settings.order else None,
             dataset=None if changes is None else lambda: changes.digest,
         )
@@ -456,26 +459,47 @@ class Runtime:
         if self.dataset_changes is not None:
             self.dataset_changes.epoch_begins()
 
-    def load_batch(self) -> Any:
-        """Do what is due between two steps, then load this worker's part of the next batch, and begin its step.
-        Raises `Released`: this worker's part is over."""
+    def leave_step(self) -> None:
+        """The script has left the body of a step, or the process ends."""
+        if self.step is not None:
+            self.step.end(left=True)
+
+    def end_step_for(self, call: str) -> None:
+        """End the step under way, if there is one, for a call that all workers make after a step. Raises
+        `ElasticError`: it is not committed yet, or ends with its block."""
+        if self.step is None:
+            return
+        if self.step.is_block or not (self.committed or self.reducer.aborted):
+            raise ElasticError(
+                f"call s.{call}() after the step, not inside it: after optimizer.step() in the body of the loop, or "
+                "after the `with s.step():` block"
+            )
+        self.step.end()
+        self.reducer.phase = GradientPhase.USED
+
+    def load_batch(self) -> tuple[Share, Any]:
+        """Do what is due between two steps, then load this worker's share of the next batch. Raises `Released`: this
+        worker's part is over."""
         if self.left_by:
             raise ElasticError(
                 f"the script caught an exception of a step and went on ({self.left_by}): the others wait for this "
                 "worker in that step. Leave samples out in __getitem__ or collate, or give them a loss of 0"
             )
-        self._take_back()
+        if self.kept is not None:
+            self.buffer_copies.restore()
+            self.state.restore(*self.kept)
+            self.kept = None
         self.lifecycle.between_steps()
         began = time.monotonic()
         world = self.committer.world
         self.session_batch.update(self.sampler, world.chosen_batch)
         at = self.position.epoch, self.position.cursor
-        self.share, batch = self._batch_loader.load(*at, world.rank, world.size)
+        loaded = self._batch_loader.load(*at, world.rank, world.size)
         self.checkpointing.save_async()
-        self.committed = False
+        self.committed = self.may_be_half = False
         self.load_s = time.monotonic() - began
         self.seed_between()
-        return batch
+        return loaded
 
     def seed_between(self) -> None:
         """Seed what the script draws between two steps: alike on every worker, so that they decide alike, and
@@ -487,6 +511,7 @@ class Runtime:
         saved, and the job ends with the script; else the result is reported now."""
         self.join()
         self._result = messages.plain(dict(result or {}), "result")
+        self.leave_step()
         if not self.passed:
             self.reducer.settle()
             self.member.finishing = True
@@ -566,32 +591,6 @@ class Runtime:
         )
         _end_at_once(1)
 
-    def keep_tracked(self) -> None:
-        """A step is to be repeated: the script's code after its block runs now, and once more after the repetition.
-        What it does to parameters (it may clip them) and to tracked things is taken back before that."""
-        if not self.state.has_state:
-            return
-        parameters = [each.detach().clone() for each in self.model.parameters()]
-        groups = [
-            [{name: copy.deepcopy(value) for name, value in group.items() if name != "params"} for group in each]
-            for each in (optimizer.param_groups for optimizer in self.state.optimizers)
-        ]
-        tracked = {name: copy.deepcopy(thing.state_dict()) for name, thing in self.state.tracked.items()}
-        self._kept = parameters, tracked, groups
-
-    def _take_back(self) -> None:
-        if self._kept is None:
-            return
-        self.buffer_copies.restore()
-        (parameters, tracked, groups), self._kept = self._kept, None
-        for parameter, before in zip(self.model.parameters(), parameters, strict=False):
-            parameter.detach().copy_(before)
-        for name, thing in self.state.tracked.items():
-            thing.load_state_dict(tracked[name])
-        for optimizer, of_optimizer in zip(self.state.optimizers, groups, strict=True):
-            for group, values in zip(optimizer.param_groups, of_optimizer, strict=False):
-                group.update(values)
-
     def _say_as_main(self, message: messages.Message) -> None:
         if self.committer.world.rank == 0:
             self.member.say(message)
@@ -638,6 +637,10 @@ class Runtime:
         if self.finished and self.pilot is not None:
             self._complete()
             return
+        self.leave_step()
+        if self.lifecycle.gives_up:
+            with contextlib.suppress(Released):
+                self.lifecycle.between_steps()
         begun = self.joined or self._before is not None  # another one after a session that has ended
         over = self._reported or self.member.finishing or self.member.released or hasattr(sys, "last_value")
         if not begun or over:
@@ -647,7 +650,7 @@ class Runtime:
             if self.position.step:
                 log.warning("after step %d %s", self.position.step, ENDED)
         else:
-            self._report(ENDED, keep=self.share is None)
+            self._report(ENDED)
 
     def _keep_state(self) -> None:
         """Save the state as the script fails, on the worker that writes checkpoints."""
@@ -663,19 +666,19 @@ class Runtime:
             job = os.environ.get("MALLETRAIN_JOB", "")
             log.warning("the state after step %d is kept in %s: mtbatch --resume=%s", self.position.step, saved, job)
 
-    def report_failure(self, error: BaseException, *, whole: bool = True) -> None:
-        """Report the exception that ends the script. `whole`: whether the training state is that of a step: not
-        between a commit and the end of its step."""
+    def report_failure(self, error: BaseException) -> None:
+        """Report the exception that ends the script."""
+        self.leave_step()
         if text := text_of(error):
-            self._report(text, keep=whole and not isinstance(error, ElasticError))  # which says that it is wrong
+            self._report(text, keep=not isinstance(error, ElasticError))  # which says that it is wrong
 
-    def _report(self, text: str, *, keep: bool) -> None:
+    def _report(self, text: str, *, keep: bool = True) -> None:
         """Save the state if it is to be kept, and deliver the report of a failure, the first one only: also before
         this worker has joined, when it has no link yet."""
         if self._reported:
             return
         self._reported = True
-        if keep:
+        if keep and not self.may_be_half:
             self._keep_state()
         failure = messages.Failed(self.position.step, f"{self.member.worker}: {text}"[:MAX_TEXT_CHARACTERS])
         if self.member.link is None and self.pilot is not None and not self.joined:
@@ -696,12 +699,17 @@ def _say_ending(runtime: weakref.ref[Runtime]) -> None:
 
 def _end_process(member: Member) -> None:
     """At exit, close the group while the interpreter is whole: one that is closed after it aborts the process now and
-    then (with two processes a node, in one run of ten). End at once where a thread does not end, which would do so
-    too; and where a worker leaves: it holds a node that a main job may wait for."""
+    then (with two processes a node, in one run of ten). A worker that leaves ends at once: it holds a node that a
+    main job may wait for. Where a thread does not end, the process ends without what would abort it: that thread's
+    return from C++ once the interpreter has ended, and what libraries do at exit."""
     member.committer.world.group.abandon()
     member.pending_groups.give_up()
-    if member.released or not all_ended(1.0):
-        _end_at_once(1 if hasattr(sys, "last_value") else Released.STATUS if member.released else 0)
+    if member.released:
+        _end_at_once(1 if hasattr(sys, "last_value") else Released.STATUS)
+    if not all_ended(1.0):
+        libc = ctypes.CDLL(None)
+        ctypes.CDLL("libstdc++.so.6")["_ZSt13set_terminatePFvvE"](libc.pause)  # std::set_terminate: that thread waits
+        libc.on_exit(libc["_exit"], None)  # with the status of `sys.exit`, which Python tells nobody
 
 
 def _end_at_once(status: int) -> NoReturn:

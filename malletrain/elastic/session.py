@@ -3,16 +3,17 @@
     s = elastic.Session(model, optimizer, loader)
     for epoch in s.epochs(10):
         for x, y in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                loss = loss_function(model(x), y)
-                loss.backward()
-                optimizer.step()
+            optimizer.zero_grad()
+            loss = loss_function(model(x), y)
+            loss.backward()
+            optimizer.step()
     s.finish({"loss": loss.item()})
 
-The loader's batch is that of all workers together. When `backward` returns, the gradients are those of the whole
-batch and the step is committed. If a peer is lost before that, `backward` does not return: the body of `step` is
-left, and `batches` yields the same batch again.
+The loader's batch is that of all workers together. One run of the loop's body is a step. When `backward` returns, the
+gradients are those of the whole batch and the step is committed. If a peer is lost before that, `backward` returns
+with gradients of zero, the script goes on to the end of the body, the training state is restored to that of before,
+and `batches` yields the same batch again: what a body changes beyond parameters, optimizers and buffers belongs into
+`s.state` or `s.track`, as for a worker that joins.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from malletrain.elastic.data.batch_size import Chosen
 from malletrain.elastic.data.loader_terms import loader_terms
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.evaluate import How, agree, all_reduce, evaluate
+from malletrain.elastic.gradients.reducer import GradientPhase
 from malletrain.elastic.launch.worker_start import as_module, as_optimizers
 from malletrain.elastic.old_names import old_attribute, with_old_arguments
 from malletrain.elastic.runtime import Options, Runtime, Settings
@@ -137,6 +139,8 @@ class Session:
         r = self._runtime
         while r.position.epoch < count and not r.passed:
             yield r.position.epoch
+            r.leave_step()
+            r.kept = None  # of a void step after which the loop was left
             r.position.epoch += 1
             r.position.cursor = 0
             r.state.forget_boundary()
@@ -144,26 +148,33 @@ class Session:
     def batches(self) -> Iterator[Any]:
         """Iterate over this worker's parts of the remaining batches of the epoch.
 
-        The body of the loop must contain one `with s.step():`. A batch whose step is not committed is yielded again,
-        possibly with another part of it. With virtual shards a batch is iterated over in the step, with one forward
-        and backward pass for each of its parts.
+        The body of the loop is a step, and makes one `backward()`; or it contains one `with s.step():` (see `step`).
+        A batch whose step is not committed is yielded again, possibly with another part of it. With virtual shards a
+        batch is iterated over, with one forward and backward pass for each of its parts.
 
         Raises:
-            ElasticError: the body has no step.
+            ElasticError: the body made no `backward()`.
             Released: this worker's part is over.
         """
         r = self._runtime
         r.join()
+        r.leave_step()
         if r.passed:
             return
         r.check_epoch()
         try:
             while r.position.cursor < r.sampler.epoch_length:
-                yield r.load_batch()
-                if r.share is not None:
-                    raise ElasticError(
-                        "the body of `for batch in s.batches()` needs `with s.step():` around the step"
-                    )
+                share, batch = r.load_batch()
+                Step(r, None, r.backwards).begin(share)
+                try:
+                    yield batch
+                except GeneratorExit:  # by `break`, or an exception of the body
+                    r.leave_step()
+                    raise
+                finally:
+                    r.reducer.phase = GradientPhase.SUMMED  # optimizers may step once the body is over
+                if r.step is not None:
+                    r.step.end(goes_on=False)
         finally:
             if r.dataset_changes is not None:
                 r.dataset_changes.epoch_ended()
@@ -171,8 +182,9 @@ class Session:
         r.meter.paused()
 
     def step(self, weight: float | torch.Tensor | None = None, *, backwards: int = 1) -> Step:
-        """A context manager around one step, which is committed or repeated. `with s.step() as step:` gives what it
-        has: `step.accumulate()` and `step.inner_loop()`.
+        """A context manager that makes its block the step, in the place of the loop's whole body: for the terms
+        below, a batch that is taken in parts, and what a body is to do after its step. Nothing of the step may come
+        before it. `with s.step() as step:` gives what it has: `step.accumulate()` and `step.inner_loop()`.
 
         Args:
             weight: over how much this worker's loss is the mean, finite and at least 0: tokens, or the class weights
@@ -212,7 +224,7 @@ class Session:
             if s.agree(loss.item()) < 0.1:
                 break
 
-        Every worker calls it at the same place, after the `with s.step():` block.
+        Every worker calls it at the same place, after the step: in the body of the loop after `optimizer.step()`.
 
         Args:
             value: this worker's number or truth value; or with `sum` a tensor, of one shape on all workers: metrics.
@@ -231,9 +243,8 @@ class Session:
     def mean(self, values: torch.Tensor, over: float | torch.Tensor) -> torch.Tensor:
         """A term of the loss that is a mean over something else than samples, in the whole batch:
 
-            with s.step():
-                loss = s.mean(energy_errors, over=len(energy_errors)) + s.mean(force_errors, over=3 * atoms)
-                loss.backward()
+            loss = s.mean(energy_errors, over=len(energy_errors)) + s.mean(force_errors, over=3 * atoms)
+            loss.backward()
 
         Its gradients are those of the sum of all workers' values by all their counts, however they are divided; so
         are the figures that `s.agree(loss.item())` makes. Each term of such a loss has a mean of its own.
@@ -251,9 +262,8 @@ class Session:
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:
         """The rows of all workers' samples in one tensor, for a loss that compares the samples of the whole batch:
 
-            with s.step():
-                first, second = s.gather(encoder(x1)), s.gather(encoder(x2))
-                info_nce(first, second).backward()
+            first, second = s.gather(encoder(x1)), s.gather(encoder(x2))
+            info_nce(first, second).backward()
 
         Every worker then computes the same loss, the mean over the whole batch, or its own samples' part of it
         against the rows of all; gradients are those of a static run. With `reduction="sum"` it is the sum over its
@@ -336,7 +346,7 @@ class Info:
     def share(self) -> int:
         """Number of this worker's samples in the batch under way. It is 0 where the batch is smaller than the
         world."""
-        return 0 if self._runtime.share is None else self._runtime.share.weight
+        return 0 if self._runtime.step is None else self._runtime.reducer.samples
 
     @property
     def batch_size(self) -> int:

@@ -1,4 +1,4 @@
-"""One training step: `with s.step():`."""
+"""One training step: the body of `for batch in s.batches()`, or in it the block `with s.step():`."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from types import TracebackType
 from typing import Literal, Self
 
 import torch
 
 from malletrain.elastic.comm.step_commit import StepOutcome
-from malletrain.elastic.data.random_seeds import seed_all
-from malletrain.elastic.data.sampler import mix
-from malletrain.elastic.errors import Aborted, ElasticError, LayoutChanged, StepRepeated
-from malletrain.elastic.gradients.reducer import GradientReducer
+from malletrain.elastic.data.random_seeds import seed_all, seed_torch
+from malletrain.elastic.data.sampler import Share, mix
+from malletrain.elastic.errors import Aborted, ElasticError, LayoutChanged
+from malletrain.elastic.gradients.reducer import GradientPhase, GradientReducer
 from malletrain.elastic.runtime import Runtime
 
 
 class Step:
-    """A context manager that commits the step, or suppresses `Aborted` and undoes what backward has changed.
-    `weight`, `backwards`: see `Session.step`."""
+    """A step, which is committed or undone as it ends. It is begun with the body of the loop; as a context manager it
+    takes over what the body has begun. `weight`, `backwards`: see `Session.step`."""
 
     def __init__(self, runtime: Runtime, weight: float | None, backwards: int) -> None:
         r = runtime
@@ -38,33 +37,54 @@ class Step:
         self._weight = weight
         self._backwards = backwards
         self._copy: tuple[bytes, list[torch.Tensor]] | None = None
-        self._began = 0.0
-        self._waited_s = 0.0
+        self._began = self._waited_s = 0.0
         self._taken = 0
+        self.is_block = False
 
-    def __enter__(self) -> Self:
+    def begin(self, share: Share) -> None:
+        """Begin the body of the loop with this worker's share of a batch. Python's and numpy's random numbers go on
+        as they are between steps, alike on every worker."""
         r = self._runtime
-        if r.share is None:
-            raise ElasticError("s.step() belongs into the body of `for batch in s.batches()`, once for each batch")
-        share, weight = r.share, self._weight
-        self._began, self._waited_s = time.monotonic(), r.committer.waited_s
         r.buffer_copies.take()
         r.calls = r.gathers.calls = 0
         r.invariants.begin_step()
-        seed_all(mix(r.sampler.seed, r.position.step, r.committer.world.rank))
-        if self._backwards > 1:
-            self.keep_state()  # the first pass's optimizer step is undone if a later pass is aborted
         if r.shards is not None:
             r.shards.begin(r.position.step)
-        counts = share.weight if weight is None or not share.weight else weight
         if r.norms is not None:
             r.norms.begin()
-        r.reducer.arm(counts, share.batch, self._commit, self._backwards, share.weight)
-        r.lifecycle.step_began = self._began
+        seed_torch(mix(r.sampler.seed, r.position.step, r.committer.world.rank))
+        r.reducer.arm(share.weight, share.batch)
+        self._take()
+
+    def __enter__(self) -> Self:
+        r = self._runtime
+        if r.step is None or r.step.is_block:
+            raise ElasticError("s.step() belongs into the body of `for batch in s.batches()`, once for each batch")
+        if r.reducer.phase is not GradientPhase.NONE or r.gathers.calls:
+            raise ElasticError(
+                "backward(), s.gather() or s.mean() came before `with s.step():` in the body of the loop, which is "
+                "the step itself where there is no such block: put them into the block"
+            )
+        self.is_block = True
+        seed_all(mix(r.sampler.seed, r.position.step, r.committer.world.rank))
+        self._take()
         return self
 
-    def keep_state(self) -> None:
-        """Have the training state as it is now come back if the step is void."""
+    def _take(self) -> None:
+        """Make this the step under way."""
+        r = self._runtime
+        r.step = self
+        self._began, self._waited_s = time.monotonic(), r.committer.waited_s
+        if self._backwards > 1:
+            self._keep_state()  # the first pass's optimizer step is undone if a later pass is aborted
+        samples = r.reducer.samples
+        weight = samples if self._weight is None or not samples else self._weight
+        r.reducer.set_terms(weight, self._backwards, self._commit)
+        r.reducer.on_abort = self._keep_state
+        r.lifecycle.step_began = self._began
+
+    def _keep_state(self) -> None:
+        """Have the training state as it is now come back if the step is void: the script goes on in it."""
         if self._copy is None:
             self._copy = self._runtime.state.copy()
 
@@ -85,7 +105,7 @@ class Step:
         learns from the copies follows as its `backward()`, a loss or, where gradients are known already,
         `torch.autograd.backward(list(model.parameters()), gradients)`. Raises `ElasticError`: it is called outside
         the step; or inside, `backward()` reaches the session's model, or an optimizer changes it."""
-        if self._runtime.share is None:
+        if self._runtime.step is None:
             raise ElasticError("step.inner_loop() belongs inside `with s.step() as step:`")
         return _set(self._runtime.reducer, "adapting")
 
@@ -102,54 +122,67 @@ class Step:
         r.session_batch.lr_scaling.committed(r.position.samples)
         r.reports.measured(r.reducer.ns_per_sample)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.end(error)
+
+    def end(self, error: BaseException | None = None, *, goes_on: bool = True, left: bool = False) -> None:
+        """End the step. One that is void is undone, to be repeated.
+
+        Args:
+            error: what has left its block.
+            goes_on: whether the script goes on in the body of the loop.
+            left: whether the loop was left. A step that has made nothing is then forgotten.
+
+        Raises:
+            ElasticError: it has not made its `backward()` calls.
+        """
         r = self._runtime
-        share, r.share = r.share, None
+        r.step, r.lifecycle.step_began = None, None
+        r.may_be_half = r.committed and (left or error is not None)
         ends_epoch = r.position.cursor >= r.sampler.epoch_length
         r.invariants.end_step(committed=error is None and r.committed, ends_epoch=ends_epoch)
-        r.lifecycle.step_began = None
         made = self._backwards - r.reducer.passes_left
+        aborted, has_begun = r.reducer.aborted, r.reducer.phase is not GradientPhase.NONE or bool(r.gathers.calls)
         r.reducer.disarm()
-        if isinstance(error, StepRepeated | Aborted):
+        if not r.committed and (error is not None or aborted is not None or left):
             if self._copy is not None:
                 r.state.restore(*self._copy)
             r.buffer_copies.restore()
             r.reducer.reset_after_abort()
-            if r.reducer.on_abort is None:
-                r.keep_tracked()
-            if isinstance(error, Aborted):
-                r.lifecycle.broken()
-            elif isinstance(error, LayoutChanged):
-                r.invariants.lay_out_again()
-            return True
         if error is not None:
             r.left_by = f"{type(error).__name__}: {error}"
-            if not r.committed:
-                r.buffer_copies.restore()
-            r.report_failure(error, whole=not made and not r.committed)
-            return False
-        if not r.committed or share is None:
-            if self._backwards > 1:
-                raise ElasticError(
-                    f"the step ended after {made} of {self._backwards} backward() calls: s.step(backwards=N) needs "
-                    "as many, on every worker"
-                )
+            r.report_failure(error)
+        elif aborted is not None:
+            if goes_on and not left:
+                r.kept = r.state.copy()
+            if isinstance(aborted, Aborted):
+                r.lifecycle.broken()
+            elif isinstance(aborted, LayoutChanged):
+                r.invariants.lay_out_again()
+        elif r.committed:
+            self._measure()
+        elif not left:
             raise ElasticError(
-                "the step ended without a backward() outside step.accumulate(): every batch is trained on. Look at a "
-                "sample in the data set: next(iter(loader)) of elastic.ddp's loader begins a step"
+                f"the step ended after {made} of {self._backwards} backward() calls outside step.accumulate(): every "
+                "batch is trained on, on every worker. Leave samples out in __getitem__ or collate, or give them a "
+                "loss of 0; s.step(backwards=N) says how many calls there are"
             )
+        elif has_begun:
+            r.left_by = "the loop was left before the last backward() of a step"
+
+    def _measure(self) -> None:
+        """The step is committed: record how long it took."""
+        r = self._runtime
         r.seed_between()
         now = time.monotonic()
         r.lifecycle.last_commit = now
         r.committer.record_step_time(now - self._began)
         waited = r.committer.waited_s - self._waited_s
         computed = now - self._began - waited
-        r.reducer.own_ns_per_sample = int(1e9 * (r.load_s + computed) / share.weight) if share.weight else 0
+        samples = r.reducer.samples
+        r.reducer.own_ns_per_sample = int(1e9 * (r.load_s + computed) / samples) if samples else 0
         parts = {"data": r.load_s, "compute": computed, "sync": waited}
         r.meter.step(r.committer.world.nodes, self._taken, r.position.step, r.position.samples, parts)
-        return False
 
 
 @contextmanager

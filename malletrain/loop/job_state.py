@@ -135,10 +135,17 @@ def fold(record: JobState, event: Event) -> bool:
                 if name in record.pilots:
                     record.pilots[name] = after(record.pilots[name], event)
         case (
-            kinds.ActionIntent() | kinds.ActionOutcome() | kinds.PilotStarted() | kinds.PilotHeld()
-            | kinds.PilotSetAside() | kinds.PilotWaits() | kinds.PilotEnded() | kinds.WorkerWarm()
-            | kinds.WorkerLeft() | kinds.WorkerLost()
-        ):  # fmt: skip
+            kinds.ActionIntent()
+            | kinds.ActionOutcome()
+            | kinds.PilotStarted()
+            | kinds.PilotHeld()
+            | kinds.PilotSetAside()
+            | kinds.PilotWaits()
+            | kinds.PilotEnded()
+            | kinds.WorkerWarm()
+            | kinds.WorkerLeft()
+            | kinds.WorkerLost()
+        ):
             _of_pilot(record, event)
         case kinds.GenerationPublished() as published:
             _generation(record, event, published)

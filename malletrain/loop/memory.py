@@ -234,12 +234,23 @@ class MemoryCluster:
     def _new_row(self, pilot: str, task: _Task) -> SlurmJob:
         array, index = (int(part) for part in pilot.split("_"))
         return SlurmJob(
-            id=pilot, raw_id=array * 1000 + index, user=task.owner, account="harvest", partition=self.partition,
-            qos="harvest", state=task.state, reason="JobHeldUser" if task.held else "None", array_id=array,
-            time_limit_s=task.limit_s, submit_time=task.submitted, start_time=task.start,
-            end_time=None if task.start is None else task.start + task.limit_s, nodes=task.nodes,
-            node_count=max(1, len(task.nodes)), priority=0 if task.held else 1,
-        )  # fmt: skip
+            id=pilot,
+            raw_id=array * 1000 + index,
+            user=task.owner,
+            account="harvest",
+            partition=self.partition,
+            qos="harvest",
+            state=task.state,
+            reason="JobHeldUser" if task.held else "None",
+            array_id=array,
+            time_limit_s=task.limit_s,
+            submit_time=task.submitted,
+            start_time=task.start,
+            end_time=None if task.start is None else task.start + task.limit_s,
+            nodes=task.nodes,
+            node_count=max(1, len(task.nodes)),
+            priority=0 if task.held else 1,
+        )
 
 
 class MemoryWorkers:

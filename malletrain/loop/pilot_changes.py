@@ -19,9 +19,13 @@ ASIDE_S = 600.0
 
 
 def observe(
-    snapshot: Snapshot, views: Mapping[int, JobView], end_of: Callable[[str], PilotEnd], now: float, partition: str,
+    snapshot: Snapshot,
+    views: Mapping[int, JobView],
+    end_of: Callable[[str], PilotEnd],
+    now: float,
+    partition: str,
     class_features: Collection[str] = (),
-) -> list[Event]:  # fmt: skip
+) -> list[Event]:
     """The events that bring the ledger's pilots up to `snapshot`; pilots live in `partition`. `class_features`:
     features of nodes that make a class of their own.
 

@@ -67,7 +67,7 @@ class Workers(Protocol):
     """The workers inside pilots, as the loop steers them."""
 
     def leave(self, action: LeavePilot) -> None:
-        """Ask one worker to leave its world; `WORKER_LEFT` follows in the reports. Idempotent."""
+        """Ask one worker to leave its world; `WorkerLeft` follows in the reports. Idempotent."""
 
     def pilots_ended(self, job_id: int, pilots: Collection[str]) -> None:
         """Slurm shows that these pilots hold no node any more: what ran there has ended, heard or not."""

@@ -64,9 +64,17 @@ class Loop:
     """
 
     def __init__(
-        self, cluster: Cluster, workers: Workers, journal: Journal, clock: Clock, policy: Policy, rules: Rules, *,
-        act: bool = True, guard: AbstractContextManager[object] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        cluster: Cluster,
+        workers: Workers,
+        journal: Journal,
+        clock: Clock,
+        policy: Policy,
+        rules: Rules,
+        *,
+        act: bool = True,
+        guard: AbstractContextManager[object] | None = None,
+    ) -> None:
         """`act` False: decisions are made and shown, nothing is recorded or touched (`--dry-run`, `--observe`)."""
         self.ledger = Ledger()
         self.rules = rules
@@ -283,16 +291,26 @@ class Loop:
             used = self.ledger.used(now) if self.rules.objective is Objective.FAIR else {}
             spent = self.ledger.spent(self.rules.budgets, now)
         return Situation(
-            snapshot=snapshot, views=self.views, now=now, over_since=self.ledger.over_since(),
-            yielded=self._yielded, paused=self.paused, crowded=self.crowded, drained=self.ledger.drained(now),
-            used=used, spent=spent,
-            resting=self.ledger.unstarted.resting(now), slow=self.ledger.paces.slow(),
-            avoided=self.ledger.paces.avoided(now), resting_on=self.ledger.unstarted.resting_on(now),
+            snapshot=snapshot,
+            views=self.views,
+            now=now,
+            over_since=self.ledger.over_since(),
+            yielded=self._yielded,
+            paused=self.paused,
+            crowded=self.crowded,
+            drained=self.ledger.drained(now),
+            used=used,
+            spent=spent,
+            resting=self.ledger.unstarted.resting(now),
+            slow=self.ledger.paces.slow(),
+            avoided=self.ledger.paces.avoided(now),
+            resting_on=self.ledger.unstarted.resting_on(now),
             doubtful=self.ledger.unstarted.doubtful(now),
             set_aside=self.ledger.conduct.set_aside(self.views, now, self.rules),
-            up_since=max(self.ledger.up_since, self._clock_set_at(now)), known=known,
+            up_since=max(self.ledger.up_since, self._clock_set_at(now)),
+            known=known,
             open_holes=self.ledger.holes.open() if self.rules.max_nodes > 1 else {},
-        )  # fmt: skip
+        )
 
     def _clock_set_at(self, now: float) -> float:
         """When the clock was set by so much that it tells no time from before (Unix seconds); 0: never."""
@@ -448,9 +466,13 @@ class Loop:
         if dict(decision.sizes) != dict(self._sizes):
             self._sizes = dict(decision.sizes)
             decided = kinds.SizesDecided(
-                self._sizes, decision.status, decision.objective, decision.nodes, dict(decision.held),
+                self._sizes,
+                decision.status,
+                decision.objective,
+                decision.nodes,
+                dict(decision.held),
                 decision.horizon_s,
-            )  # fmt: skip
+            )
             events.append(Event(now, decided, reason=decision.reason))
         self.record(events)
 

@@ -69,13 +69,11 @@ def why_too_dear(view: JobView, horizon_s: float) -> str:
 
 
 _IN_PHASES = {
-    DependencyKind.AFTER: frozenset(
-        {JobPhase.RUNNING, JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.CANCELLED}
-    ),
+    DependencyKind.AFTER: frozenset({JobPhase.RUNNING, JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.CANCELLED}),
     DependencyKind.AFTER_ANY: frozenset({JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.CANCELLED}),
     DependencyKind.AFTER_OK: frozenset({JobPhase.COMPLETED}),
     DependencyKind.AFTER_NOT_OK: frozenset({JobPhase.FAILED, JobPhase.CANCELLED}),
-}  # fmt: skip
+}
 
 
 def why_held(job: MalleableJob, views: Mapping[int, JobView]) -> tuple[str, bool]:

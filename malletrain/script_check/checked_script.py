@@ -27,7 +27,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from malletrain.elastic.data.random_seeds import seed_plain
-from malletrain.elastic.data.sampler import Sampler
+from malletrain.elastic.data.sampler import Sampler, Share
 from malletrain.elastic.errors import ElasticError, Released
 from malletrain.elastic.launch.failure_report import ENDED, line_of
 from malletrain.elastic.runtime import Runtime
@@ -118,8 +118,8 @@ class Recorder:
 
     def install(self) -> None:
         """Have the session's parts call this recorder."""
-        made, begun, ended, finish = Session.__init__, Step.__enter__, Step.__exit__, Runtime.finish
-        epochs, loaded, evaluate = Session.epochs, Runtime.load_batch, Session.evaluate
+        made, begun, entered, ended = Session.__init__, Step.begin, Step.__enter__, Step.end
+        epochs, evaluate, finish = Session.epochs, Session.evaluate, Runtime.finish
         steps: list[None] = []
 
         def init(session: Session, *args: Any, **more: Any) -> None:
@@ -157,25 +157,23 @@ class Recorder:
             self._evaluated = True
             return evaluate(session, *args, **more)
 
-        def load(runtime: Runtime) -> Any:
-            batch = loaded(runtime)
-            self._draws.begin()
-            return batch
-
-        def begin(step: Step) -> Step:
-            self._draws.end()
+        def begin(step: Step, share: Share) -> None:
             if self._session is not None and not self._first:
                 self._begin(self._session, sys._getframe())
-            begun(step)
+            begun(step, share)
+            self._draws.begin()
+
+        def enter(step: Step) -> Step:
+            self._draws.end()
+            entered(step)
             self._draws.begin()
             return step
 
-        def end(step: Step, *error: Any) -> Any:
+        def end(step: Step, *error: Any, left: bool = False, **more: Any) -> None:
             self._draws.end()
-            result = ended(step, *error)
-            if error[0] is None:
+            ended(step, *error, left=left, **more)
+            if not any(error) and not left and step._runtime.committed:
                 self._after_step()
-            return result
 
         def finished(runtime: Runtime, *result: Any) -> None:
             self.finished = True
@@ -194,9 +192,9 @@ class Recorder:
             (Session, "__init__", init),
             (Session, "epochs", short_epochs),
             (Session, "evaluate", evaluated),
-            (Runtime, "load_batch", load),
-            (Step, "__enter__", begin),
-            (Step, "__exit__", end),
+            (Step, "begin", begin),
+            (Step, "__enter__", enter),
+            (Step, "end", end),
             (Runtime, "finish", finished),
         ):
             setattr(owner, name, wrapper)

@@ -28,8 +28,13 @@ _MESSAGES = frozenset(
 
 #: What these hold is none of the script's, or follows from what is compared.
 _LEFT_ALONE = (
-    Session, torch.optim.Optimizer, type, types.ModuleType, torch.utils.data.Dataset, torch.utils.data.DataLoader,
-)  # fmt: skip
+    Session,
+    torch.optim.Optimizer,
+    type,
+    types.ModuleType,
+    torch.utils.data.Dataset,
+    torch.utils.data.DataLoader,
+)
 
 
 def compared_state(session: Session) -> dict[str, torch.Tensor]:

@@ -14,11 +14,29 @@ from malletrain.script_check.script_scopes import called_name, calls, parsed
 #: A worker draws these for itself.
 _DRAWS = frozenset(
     {
-        "rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "normal_", "uniform_",
-        "bernoulli", "bernoulli_", "multinomial", "random", "choice", "choices", "sample", "rsample", "permutation",
-        "uniform", "beta", "gumbel_softmax",
+        "rand",
+        "randn",
+        "randint",
+        "randperm",
+        "rand_like",
+        "randn_like",
+        "randint_like",
+        "normal_",
+        "uniform_",
+        "bernoulli",
+        "bernoulli_",
+        "multinomial",
+        "random",
+        "choice",
+        "choices",
+        "sample",
+        "rsample",
+        "permutation",
+        "uniform",
+        "beta",
+        "gumbel_softmax",
     }
-)  # fmt: skip
+)
 
 _STATISTICS = frozenset({"std", "var", "cov", "corrcoef", "quantile", "median", "batch_norm", "var_mean", "std_mean"})
 _ORDERED = frozenset({"topk", "sort", "argsort", "kthvalue", "cdist", "pdist", "roll", "amax", "amin", "outer"})
@@ -169,8 +187,10 @@ def _keeps(node: ast.AST, _: frozenset[str]) -> bool:
     if not isinstance(node, ast.Assign) or isinstance(node.value, ast.Name | ast.Constant):
         return False
     target = ast.unparse(node.targets[0])
-    return any(isinstance(each, ast.Name | ast.Attribute | ast.Subscript) and ast.unparse(each) == target
-               for each in ast.walk(node.value))  # fmt: skip
+    return any(
+        isinstance(each, ast.Name | ast.Attribute | ast.Subscript) and ast.unparse(each) == target
+        for each in ast.walk(node.value)
+    )
 
 
 def _counts(node: ast.AST, _: frozenset[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Proposes the lines that make a plain PyTorch training script malleable: the session, the two loops, the step.
+"""Proposes the lines that make a plain PyTorch training script malleable: the session, and the two loops.
 
 Whatever else the script does is left as it is, or named in a note; what a changed script does otherwise at other
 sizes is for `malletrain check` to find. Nothing is run.
@@ -97,7 +97,6 @@ class _Change:
         self._insert_line(imports[-1] if imports else None, "", "from malletrain import elastic")
         self._session(tree, loop, session)
         self._loops(loop, session)
-        self._step(loop, session)
         if loop.function is not None and loop.call is not None and not loop.in_methods:
             self._give(loop.function, loop.call, session)
 
@@ -128,23 +127,6 @@ class _Change:
         elif count is not None:
             begin = ast.unparse(count.args[0])
             self._replace(count, f"(epoch + {begin} for epoch in {session}.epochs({_count(begin, count.args[1])}))")
-
-    def _step(self, loop: TrainingLoop, session: str) -> None:
-        """Indent the body up to its last part of a step."""
-        body = loop.batches.body
-        last = [each for each in body if calls(each, "step", "update", "backward")][-1]
-        self._insert_before(body[0], f"with {session}.step():")
-        indent = "\t" if self._indent(body[0]).startswith("\t") else "    "
-        of_strings = {
-            line
-            for node in ast.walk(loop.batches)
-            if isinstance(node, ast.Constant | ast.JoinedStr)
-            for line in range(node.lineno + 1, (node.end_lineno or 0) + 1)
-        }
-        for line in range(body[0].lineno, (last.end_lineno or last.lineno) + 1):
-            begin, end = self._begins[line - 1], self._begins[line]
-            if self._data[begin:end].strip() and line not in of_strings:
-                self._edits.append((begin, begin, indent))
 
     def _give(self, function: ast.FunctionDef, call: ast.Call, session: str) -> None:
         """Pass the session to a function, as its first argument."""
@@ -232,7 +214,7 @@ def _notes(tree: ast.Module, loop: TrainingLoop, session: str) -> Iterator[str]:
 
 
 def _notes_of_step(loop: TrainingLoop, session: str) -> Iterator[str]:
-    """What a step may need beside `with s.step():`."""
+    """What a step may need beside the body of the loop."""
     tests = [node for node in ast.walk(loop.batches) if isinstance(node, ast.If) and calls(node, "step")]
     for node in tests:
         if any(isinstance(each, ast.Mod) for each in ast.walk(node.test)):

@@ -50,7 +50,7 @@ def find_loop(tree: ast.Module) -> TrainingLoop | str:
     for backward in calls_of(tree, "backward"):
         return (
             f"line {backward.lineno}: backward() is not in a loop over a DataLoader inside `for epoch in range(n)`: "
-            "iterate over `s.epochs(n)` and `s.batches()`, with `with s.step():` around the step (s.steps_done "
+            "iterate over `s.epochs(n)` and `s.batches()`, so that the body of the loop is a step (s.steps_done "
             "counts them); or keep a loop for DDP by elastic.ddp (see docs/how-to/adapters.md)"
         )
     return "no backward() is found: is this the training script? (A framework's loop: docs/how-to/adapters.md)"

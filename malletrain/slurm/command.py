@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import selectors
 import signal
@@ -19,14 +20,13 @@ from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 MAX_OUTPUT_BYTES = 256 * 1024 * 1024
 
 #: Error texts that Slurm's commands print with exit status 0 too (seen on 17.11 to 26.05).
-_UNREACHABLE = (
-    "Unable to contact slurm controller", "Unable to contact slurmctld", "Socket timed out",
-    "Zero Bytes were transmitted", "Connection refused",
-)  # fmt: skip
-_ERRORS = (
-    *_UNREACHABLE, "slurm_load_", "Protocol authentication error", "Munge decode failed", "fatal:", "Invalid user id",
-    "Authentication failure",
-)  # fmt: skip
+_UNREACHABLE = re.compile(
+    "Unable to contact slurm(?: controller|ctld)|Socket timed out|Zero Bytes were transmitted|Connection refused"
+)
+_ERROR = re.compile(
+    f"{_UNREACHABLE.pattern}|slurm_load_|Protocol authentication error|Munge decode failed|fatal:|Invalid user id|"
+    "Authentication failure"
+)
 
 #: Slurm's own commands wait so long twice for slurmctld by default (MessageTimeout, slurm.conf(5)), then give up.
 TIMEOUT_S = 20.0
@@ -37,7 +37,7 @@ MAX_ERROR_CHARS = 8000
 
 def is_unreachable(error: str) -> bool:
     """Whether an error says that slurmctld gave no answer, as against a refusal."""
-    return any(words in error for words in _UNREACHABLE)
+    return _UNREACHABLE.search(error) is not None
 
 
 @contextmanager
@@ -127,9 +127,14 @@ class Commands:
         try:
             # In /: others may write to the working folder.
             process = subprocess.Popen(
-                list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                env=self._environment, cwd="/", start_new_session=True,
-            )  # fmt: skip
+                list(argv),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=self._environment,
+                cwd="/",
+                start_new_session=True,
+            )
         except OSError as error:
             why = f"{argv[0]}: cannot be run ({error.strerror}); install Slurm's commands or set PATH"
             raise ClusterUnavailable(why) from error
@@ -204,7 +209,7 @@ def _failure(status: int, output: str, errors: str) -> str:
     message = "; ".join(dict.fromkeys(lines))[:MAX_ERROR_CHARS]
     if status != 0:
         return message or output.strip()[:200] or f"exit status {status}"
-    if any(word in line for line in lines for word in _ERRORS):
+    if any(map(_ERROR.search, lines)):
         return message
     head = output[:200].lstrip()
-    return head.splitlines()[0] if head.startswith(_ERRORS) else ""
+    return head.splitlines()[0] if _ERROR.match(head) else ""

@@ -7,7 +7,6 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-from malletrain.domain.event import EventKind
 from malletrain.domain.history import HoleChange, NodeStay, TrainingWindow, WorldChange
 from malletrain.store import schema as t
 from malletrain.store.database import reader_engine, storage_errors
@@ -50,7 +49,7 @@ class StoreHistory:
 
     def holes(self, since: float) -> tuple[HoleChange, ...]:
         """Changes of which nodes have no main job, from `since` on, in order."""
-        kinds = (EventKind.HOLES_OPENED.value, EventKind.HOLES_ENDED.value)
+        kinds = ("holes_opened", "holes_ended")
         query = select(t.event.c.at, t.event.c.kind, t.event.c.data).where(
             t.event.c.kind.in_(kinds), t.event.c.at >= since
         )
@@ -84,7 +83,7 @@ class StoreHistory:
         names = (
             func.json_extract(t.event.c.data, f"$.{name}").label(name) for name in ("nodes", "seconds", "samples")
         )
-        query = select(t.event.c.at, *names).where(t.event.c.job == job, t.event.c.kind == EventKind.SAMPLES.value)
+        query = select(t.event.c.at, *names).where(t.event.c.job == job, t.event.c.kind == "samples")
         with storage_errors(self._path), self._engine.begin() as connection:
             rows = connection.execute(query.order_by(t.event.c.seq.desc()).limit(limit)).all()[::-1]
         return tuple(

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row, Select, func, or_, select
 
 from malletrain.domain.decision import Decision
 from malletrain.domain.errors import InvalidInput
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import Event
 from malletrain.domain.job import ACTIVE_PHASES, JobPhase, PilotPhase, ScriptCheck, ScriptVerdict
 from malletrain.domain.snapshot import Snapshot
 from malletrain.store import schema as t
@@ -26,14 +26,7 @@ _OVER = tuple(phase.value for phase in JobPhase if phase.is_over)
 _ACTIVE = tuple(sorted(phase.value for phase in ACTIVE_PHASES))
 
 #: Events of no job that name no user: shown also to users from whom others' jobs are hidden.
-OPEN_KINDS = (
-    EventKind.DAEMON_STARTED,
-    EventKind.DAEMON_STOPPED,
-    EventKind.DECIDED,
-    EventKind.BREAKER,
-    EventKind.CLUSTER_UNAVAILABLE,
-    EventKind.POOL,
-)
+OPEN_KINDS = ("daemon_started", "daemon_stopped", "decided", "breaker", "cluster_unavailable", "pool")
 
 #: At most so many rows in one answer.
 MAX_JOBS = 10_000
@@ -57,10 +50,14 @@ class StoreViews:
     """Reads over connections of its own, which cannot write. Safe to call from many threads."""
 
     def __init__(
-        self, path: Path, snapshot: Callable[[], Snapshot | None] = lambda: None,
-        decision: Callable[[], Decision | None] = lambda: None, version: str = "",
-        notices: Callable[[], Sequence[str]] = tuple, waiting: Callable[[int], str] = lambda _job: "",
-    ) -> None:  # fmt: skip
+        self,
+        path: Path,
+        snapshot: Callable[[], Snapshot | None] = lambda: None,
+        decision: Callable[[], Decision | None] = lambda: None,
+        version: str = "",
+        notices: Callable[[], Sequence[str]] = tuple,
+        waiting: Callable[[int], str] = lambda _job: "",
+    ) -> None:
         """`path` is the journal's; `snapshot` and `decision` give the daemon's last ones, which no journal keeps;
         `notices` what it wants people to know; `waiting` why a job that is queued has no nodes."""
         self._path = path
@@ -179,9 +176,13 @@ class StoreViews:
         )
 
     def events(
-        self, after: int = 0, job: int | None = None, uid: int | None = None, kinds: Sequence[str] = (),
+        self,
+        after: int = 0,
+        job: int | None = None,
+        uid: int | None = None,
+        kinds: Sequence[str] = (),
         limit: int = MAX_EVENTS,
-    ) -> tuple[tuple[EventRow, ...], int]:  # fmt: skip
+    ) -> tuple[tuple[EventRow, ...], int]:
         """Events above number `after`, and the number up to which was looked: the next call's `after`. A page ends
         after `limit` rows or `MAX_EVENT_BYTES`.
 
@@ -204,16 +205,14 @@ class StoreViews:
         of, part = func.json_extract(t.event.c.data, "$.main_job"), main_job.replace("_", "\\_")
         named = or_(of == main_job, of.like(f"{part}\\_%", escape="\\"), of.like(f"{part}+%", escape="\\"))
         named = or_(named, of == f"het{main_job}")
-        meetings = select(t.event).where(t.event.c.kind == EventKind.MAIN_MET, named).order_by(t.event.c.seq)
+        meetings = select(t.event).where(t.event.c.kind == "main_met", named).order_by(t.event.c.seq)
         with storage_errors(self._path), self._engine.begin() as connection:
             found = list(connection.execute(meetings.limit(MAX_EVENTS)).all())
             if not found:
                 return ()
             # Intents are many: only those about the time at which it met pilots are looked through.
             begin, end = found[0].at - _MEETING_S, found[-1].at + _MEETING_S
-            intents = select(t.event).where(
-                t.event.c.kind == EventKind.INTENT, t.event.c.at.between(begin, end), named
-            )
+            intents = select(t.event).where(t.event.c.kind == "intent", t.event.c.at.between(begin, end), named)
             found += connection.execute(intents.order_by(t.event.c.seq).limit(MAX_EVENTS)).all()
         return tuple(sorted(map(row_event, found), key=lambda event: event.seq))
 

@@ -47,7 +47,7 @@ MIN_HELD_TASKS, RESUBMIT_INTERVAL_S, MAX_RESUBMITS = 2, 20.0, 50
 #: Seconds between two requests for the list of jobs and their events.
 JOBS_REFRESH_S = 1.0
 
-#: Kinds of events that a study reads (`malletrain.domain.event.EventKind`).
+#: Kinds of events that a study reads (`malletrain.domain.event.FACTS`).
 EVENT_KINDS = ("metric", "job_completed", "job_failed", "job_cancelled", "pilot_ended", "array_refused")
 
 #: Attempts to submit, and seconds between them, when Slurm or the daemon is too busy or away.

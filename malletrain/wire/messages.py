@@ -323,10 +323,9 @@ class ToppedUp:
     tasks: int
 
 
-Message = (
-    Warm | CheckedIn | Fault | Switched | Leaving | Left | Samples | Metric | Finished | Failed | Exited | CheckDone
-    | Compared | Stuck | ToppedUp
-)  # fmt: skip
+OfWorld = Warm | CheckedIn | Fault | Switched | Leaving | Left | Compared
+OfScript = Samples | Metric | Finished | Failed | Exited | CheckDone | Stuck
+Message = OfWorld | OfScript | ToppedUp
 
 _TYPES: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in typing.get_args(Message)}
 

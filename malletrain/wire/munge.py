@@ -132,10 +132,11 @@ def _library() -> tuple[ctypes.CDLL, Any]:
         ("munge_strerror", ctypes.c_char_p, [ctypes.c_int]),
         ("munge_encode", ctypes.c_int, [to(pointer), pointer, ctypes.c_char_p, ctypes.c_int]),
         (
-            "munge_decode", ctypes.c_int,
+            "munge_decode",
+            ctypes.c_int,
             [ctypes.c_char_p, pointer, to(pointer), to(ctypes.c_int), to(ctypes.c_uint32), to(ctypes.c_uint32)],
         ),
-    ):  # fmt: skip
+    ):
         function = getattr(c, name)
         function.restype, function.argtypes = result, arguments
     free = ctypes.CDLL(None).free

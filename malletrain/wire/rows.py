@@ -60,9 +60,10 @@ class SizeRow(Row):
 @dataclass(frozen=True, slots=True)
 class ProfileRow(Row):
     """What is known of a job's scalability. `profile` is a word of `domain.job.Profile`; `noise` the relative scatter
-    of a window; `ignored` counts samples that were not believed, by reason; `next` says what would be measured next,
-    and why, or why nothing. `costs`: seconds that a change of size costs it (start, activation, grow, shrink, loss);
-    `node_class`: of the nodes that the curve holds on, where there are several."""
+    of a window; `probe_nodes` the size that it is kept on to be measured, if any; `ignored` counts samples that were
+    not believed, by reason; `next` says what would be measured next, and why, or why nothing. `costs`: seconds that a
+    change of size costs it (start, activation, grow, shrink, loss); `node_class`: of the nodes that the curve holds
+    on, where there are several."""
 
     job: int
     profile: str
@@ -161,7 +162,7 @@ class PoolRow(Row):
 
 @dataclass(frozen=True, slots=True)
 class EventRow(Row):
-    """One fact of the journal; `kind` and the keys of `data` are those of `domain.event.EventKind`."""
+    """One fact of the journal; `kind` and the keys of `data` are those of `domain.event.FACTS`."""
 
     seq: int
     at: float

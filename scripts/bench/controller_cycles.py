@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from malletrain.loop.trackers.queue_promise import ControllerBudget, harmless_cycle_s
+from malletrain.loop.queue_promise import ControllerBudget, harmless_cycle_s
 from malletrain.slurm.formats import sdiag
 from scripts.bench.shared import controller_alone, fill, options_of, placed
 from scripts.lab import Lab, LabError

@@ -33,7 +33,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import Event
 from malletrain.replay.scoring.journal_score import score_journal
 from malletrain.store.encoding import payload_data
 from malletrain.store.journal import read_events
@@ -148,7 +148,7 @@ def play(options: argparse.Namespace) -> dict[str, object]:
         malletrain: list[str | Path] = ["env", f"MALLETRAIN_URL={site.url}", BIN / "malletrain"]
         attributed = json.loads(site.lab.run([*malletrain, "promise", "--main-jobs", "--json"]).stdout)
         harvest = harvest_of(site, number, base, begin, end, directory, reserve, EPILOG_S[options.profile])
-        moved = [e for e in read_events(journal) if e.kind in (EventKind.INTENT, EventKind.PILOT_ENDED)]
+        moved = [e for e in read_events(journal) if e.kind in ("intent", "pilot_ended")]
         return {
             **{key: value for key, value in vars(options).items() if not isinstance(value, Path)},
             "log": options.log.name,
@@ -246,7 +246,7 @@ def harvest_of(
     score = score_journal(during, end)
     before = score_journal([e for e in events if e.at <= begin], begin)
     productive = score.productive_node_seconds - before.productive_node_seconds
-    warm = [e for e in events if e.kind is EventKind.WORKER_WARM]
+    warm = [e for e in events if e.kind == "worker_warm"]
     activate = activation_s(events, warm)
     holes = idle_spans(base.busy(epilog_s), base.lab.nodes, begin, end)
     options = ["--policy", "exact", "--activate", f"{activate:.1f}"]
@@ -270,7 +270,7 @@ def began(event: Event) -> float:
 
 def activation_s(events: list[Event], warm: list[Event]) -> float:
     """From Slurm's start of a pilot to its warm worker, in the median."""
-    started = {e.pilot: began(e) for e in events if e.kind is EventKind.PILOT_STARTED}
+    started = {e.pilot: began(e) for e in events if e.kind == "pilot_started"}
     took = sorted(e.at - started[e.pilot] for e in warm if e.pilot in started and e.at >= started[e.pilot])
     return took[len(took) // 2] if took else 5.0
 

@@ -53,10 +53,11 @@ def burst(nodes: int, waiting: str, leaf: int = 0, width: int = 1) -> tuple[Snap
     for at, task in enumerate(tasks):
         running = SlurmState.RUNNING
         rows.append(SlurmJob(f"9_{at}", 90_000 + at, "al", "harvest", "harvest", "", running, nodes=tuple(task)))
+    wholes = [frozenset(task if width > 1 else ()) for task in tasks]
     harvested = [
-        HarvestedNode(name, f"9_{at}", 1.0 + at % 97 / 100, frozenset(task if width > 1 else ()))
-        for at, task in enumerate(tasks)
-        for name in task
+        HarvestedNode(name, f"9_{at}", 1.0 + at % 97 / 100, whole)
+        for at, whole in enumerate(wholes)
+        for name in tasks[at]
     ]
     leaves = {name: f"leaf{at // leaf}" for at, name in enumerate(names)} if leaf else {}
     machine = tuple(Node(name, NodeState.ALLOCATED, ("batch", "harvest")) for name in names)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from malletrain.loop.trackers.queue_promise import lower_share
+from malletrain.loop.queue_promise import lower_share
 from scripts.bench.shared import bootstrap
 
 #: The arms: the first is what the others are compared with, the second its twin: the noise floor.

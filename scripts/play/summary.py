@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from malletrain.domain.event import EventKind
 from malletrain.store.views import StoreViews
 from malletrain.wire.rows import EventRow, JobRow
 from scripts.play.player import Played
@@ -58,7 +57,7 @@ def summarise(
         rows = {row.id: row for row in views.jobs()}
     finally:
         views.close()
-    idle, harvested = _node_seconds([e for e in events if e.kind == EventKind.POOL], begin, end)
+    idle, harvested = _node_seconds([e for e in events if e.kind == "pool"], begin, end)
     other = {p.job.number: p for p in twin}
     pairs = [(p.start_s, other[p.job.number].start_s) for p in played if p.job.number in other]
     lost = [f"main job {p.job.number}: {p.refused or 'never started'}" for p in played if p.start_s is None]
@@ -66,9 +65,9 @@ def summarise(
         idle_node_s=idle,
         harvested_node_s=harvested,
         samples=sum(row.samples for row in rows.values()),
-        pauses_s=tuple(_number(e.data, "pause_s") for e in events if e.kind == EventKind.SWITCHED),
-        preemptions=sum(1 for e in events if e.kind == EventKind.PILOT_ENDED and e.data.get("preempted")),
-        leaves=sum(1 for e in events if e.kind == EventKind.INTENT and e.data.get("cause") == "yield"),
+        pauses_s=tuple(_number(e.data, "pause_s") for e in events if e.kind == "switched"),
+        preemptions=sum(1 for e in events if e.kind == "pilot_ended" and e.data.get("preempted")),
+        leaves=sum(1 for e in events if e.kind == "intent" and e.data.get("cause") == "yield"),
         delays_s=tuple(a - b for a, b in pairs if a is not None and b is not None),
         starts_s=tuple(p.start_s for p in played if p.start_s is not None),
         twin_starts_s=tuple(p.start_s for p in twin if p.start_s is not None),
@@ -80,7 +79,7 @@ def summarise(
         losses=tuple(
             (_number(e.data, "samples"), _number(e.data, "value"))
             for e in events
-            if e.kind == EventKind.METRIC and e.job == job and e.data.get("name") == "loss"
+            if e.kind == "metric" and e.job == job and e.data.get("name") == "loss"
         ),
     )
 

@@ -20,7 +20,6 @@ from malletrain.api.rate_limits import ApiLimits
 from malletrain.api.roles import Identity, NotFound, Roles
 from malletrain.api.schemas import JobBody
 from malletrain.api.visibility import Visibility
-from malletrain.domain.event import EventKind
 from malletrain.domain.snapshot import NodeState
 from malletrain.store.history_views import StoreHistory
 from malletrain.store.journal import SqliteJournal
@@ -64,7 +63,7 @@ class RecordedRequests:
         number = self.journal.last + 1
         self.asked.append(("announce", job, identity.uid))
         wanted = job.job(number, identity.user, identity.uid, self.clock.now(), job.account, "")
-        self._record(EventKind.JOB_ANNOUNCED, number, announced(wanted))
+        self._record("job_announced", number, announced(wanted))
         return number
 
     def attach_array(self, job: int, array_id: int, tasks: int, identity: Identity) -> None:
@@ -72,7 +71,7 @@ class RecordedRequests:
 
     def cancel(self, job: int, identity: Identity) -> None:
         self.asked.append(("cancel", job, identity.uid))
-        self._record(EventKind.JOB_CANCELLED, job, {"by": identity.user})
+        self._record("job_cancelled", job, {"by": identity.user})
 
     def hold(self, job: int, identity: Identity) -> None:
         self.asked.append(("hold", job, identity.uid))
@@ -118,7 +117,7 @@ class RecordedRequests:
         self.asked.append(("drain", nodes, until, identity.uid))
         return ["n001", "n002"]
 
-    def _record(self, kind: EventKind, job: int, data: dict[str, Any]) -> None:
+    def _record(self, kind: str, job: int, data: dict[str, Any]) -> None:
         self.journal.append([event_of(self.clock.now(), kind, job, data=data)])
 
 

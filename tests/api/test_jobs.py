@@ -11,7 +11,6 @@ import pytest
 
 from malletrain.api.rate_limits import ApiLimits
 from malletrain.api.schemas import JobBody
-from malletrain.domain.event import EventKind
 from malletrain.domain.job import Curve
 from malletrain.wire.rows import EventRow, JobRow, StatusRow, UsageRow
 from tests.api.house import Caller, House
@@ -161,11 +160,9 @@ def test_status_shows_pool_nodes_jobs(house: House, as_user: Users) -> None:
     now = house.clock.now()
     house.journal.append(
         [
-            event_of(now, EventKind.TASKS_ADDED, number, data={"array_id": 7, "tasks": [0, 1]}),
-            event_of(
-                now, EventKind.PILOT_STARTED, number, "7_0", "n000", data={"started_at": now, "ends_at": now + 60}
-            ),
-            event_of(now, EventKind.POOL, data={"idle": 3, "planned": 1, "harvested": 1, "main": 5, "down": 0}),
+            event_of(now, "tasks_added", number, data={"array_id": 7, "tasks": [0, 1]}),
+            event_of(now, "pilot_started", number, "7_0", "n000", data={"started_at": now, "ends_at": now + 60}),
+            event_of(now, "pool", data={"idle": 3, "planned": 1, "harvested": 1, "main": 5, "down": 0}),
         ]
     )
     status = StatusRow.from_json(ada.get("/v1/status").json())
@@ -190,8 +187,8 @@ def test_a_long_poll_returns_as_soon_as_something_happens(house: House, as_user:
     waiting.start()
     while not house.notifier._waiting:
         assert time.monotonic() < began + 10
-    house.journal.append([event_of(1.0, EventKind.POOL, 8)])  # another job's: it goes on waiting
-    house.journal.append([event_of(2.0, EventKind.POOL, 7), event_of(3.0, EventKind.POOL, 7)])
+    house.journal.append([event_of(1.0, "pool", 8)])  # another job's: it goes on waiting
+    house.journal.append([event_of(2.0, "pool", 7), event_of(3.0, "pool", 7)])
     waiting.join(20)
     assert time.monotonic() - began < 15
     assert [EventRow.from_json(e).at for e in answers[0]["events"]] == [2.0, 3.0]
@@ -207,7 +204,7 @@ def test_a_long_poll_ends_with_nothing(house: House, as_user: Users) -> None:
 
 def test_events_are_paged_filtered_and_the_newest_given(house: House, as_user: Users) -> None:
     ada = as_user(ADA)
-    house.journal.append([event_of(float(i), EventKind.POOL if i % 2 else EventKind.DECIDED) for i in range(20)])
+    house.journal.append([event_of(float(i), "pool" if i % 2 else "decided") for i in range(20)])
     page = ada.get("/v1/events?limit=8").json()
     assert ([e["seq"] for e in page["events"]], page["last"]) == (list(range(1, 9)), 8)
     rest = ada.get(f"/v1/events?after={page['last']}").json()

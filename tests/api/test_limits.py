@@ -6,6 +6,7 @@ import select
 import socket
 import time
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 from hypothesis import given
@@ -174,7 +175,7 @@ def test_closing_ends_long_polls_and_frees_the_port(new_house: Callable[..., Hou
     assert not house.server.is_serving
     assert time.monotonic() - began < 10
     waiting.close()
-    with serve(house.app, "127.0.0.1", house.server.port, house.connections) as again:
+    with closing(serve(house.app, "127.0.0.1", house.server.port, house.connections)) as again:
         assert again.port == house.server.port
 
 

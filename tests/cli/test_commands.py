@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.cli import render
-from malletrain.cli.main import COMMANDS, LazyGroup, cli, one_line
-from malletrain.domain.event import EventKind
+from malletrain.cli.main import COMMANDS, GONE_OPTIONS, LazyGroup, cli, one_line
 from tests import loud_highs
 from tests.api.house import House
 from tests.cli.conftest import Desk, Done
@@ -76,7 +75,7 @@ def test_a_job_that_is_not_there_does_not_stop_the_others(desk: Desk, api: House
 
 
 def test_events_and_their_json(desk: Desk, api: House, job: int) -> None:
-    api.journal.append([event_of(1.0, EventKind.JOB_HELD, job, reason="pause\x1b[2J", data={"by": "ann"})])
+    api.journal.append([event_of(1.0, "job_held", job, reason="pause\x1b[2J", data={"by": "ann"})])
     done = desk.malletrain("events")
     assert re.search(rf"job_held +job {job}  pause\ufffd\[2J  by=ann", done.out)
     rows = [json.loads(line) for line in desk.malletrain("events", "--json").out.splitlines()]
@@ -89,14 +88,14 @@ def test_events_and_their_json(desk: Desk, api: House, job: int) -> None:
 
 
 def test_events_leave_the_figures_of_training_out(desk: Desk, api: House, job: int) -> None:
-    api.journal.append([event_of(1.0, EventKind.METRIC, job, data={"name": "loss", "value": 1.0})])
+    api.journal.append([event_of(1.0, "metric", job, data={"name": "loss", "value": 1.0})])
     assert "metric" not in desk.malletrain("events").out
     assert "metric" in desk.malletrain("events", "--samples").out
 
 
 def test_waiting_for_a_job_tells_how_it_ended(desk: Desk, api: House, job: int) -> None:
     refused(desk.malletrain("wait", str(job), "--timeout", "0.1"), 1, f"job {job}", "announced", "0 s")
-    api.journal.append([event_of(1.0, EventKind.JOB_COMPLETED, job, reason="training finished")])
+    api.journal.append([event_of(1.0, "job_completed", job, reason="training finished")])
     done = desk.malletrain("wait", str(job))
     assert (done.status, done.out) == (0, f"job {job}: completed: training finished\n")
     other = int(desk.mtbatch("--parsable", "train.sh").out)
@@ -128,7 +127,7 @@ def test_every_json_is_json_beside_a_library_that_prints(desk: Desk, job: int, t
 
 
 def test_all_events_are_paged_through(desk: Desk, api: House, job: int) -> None:
-    api.journal.append([event_of(float(n), EventKind.POOL, data={"idle": n}) for n in range(2500)])
+    api.journal.append([event_of(float(n), "pool", data={"idle": n}) for n in range(2500)])
     assert len(desk.malletrain("events", "--json").out.splitlines()) == 2501
 
 
@@ -233,7 +232,7 @@ def test_the_reader_may_go_early(desk: Desk, api: House) -> None:
     import subprocess
     import sys
 
-    api.journal.append([event_of(float(n), EventKind.POOL, data={"idle": n}) for n in range(2500)])
+    api.journal.append([event_of(float(n), "pool", data={"idle": n}) for n in range(2500)])
     program = f"{shlex.quote(sys.executable)} -c 'import malletrain.cli.main as m; m.main()' events"
     environ = {**desk.environ, "PYTHONPATH": str(Path.cwd())}
     done = subprocess.run(
@@ -302,6 +301,9 @@ def test_a_command_that_is_nearly_right_is_named(bare_desk: Desk) -> None:
     refused(bare_desk.malletrain("zork"), 2, "no command 'zork'; see malletrain --help")
     refused(bare_desk.malletrain("status", "x"), 2, "'x'", "integer")
     refused(bare_desk.malletrain("status", "--zork"), 2, "No such option")
+    refused(bare_desk.malletrain("replay", "--procs-per-node=4"), 2, "set procs_per_node in [replay]")
+    for gone, instead in GONE_OPTIONS.items():
+        refused(bare_desk.malletrain(*gone.split()), 2, f"{gone} is gone: {instead}")
 
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from malletrain.cli.logs import tasks_of
-from malletrain.domain.event import EventKind
 from malletrain.domain.job import output_file
 from malletrain.wire.rows import EventRow, JobRow
 from tests.api.house import House
@@ -57,8 +56,8 @@ def job(desk: Desk, api: House) -> int:
     """A job whose second task is the main worker."""
     number = int(desk.mtbatch("--parsable", "train.sh").out)
     events = [
-        event_of(2.0, EventKind.TASKS_ADDED, number, data={"array_id": 47, "tasks": [0, 1, 2]}),
-        event_of(3.0, EventKind.GENERATION, number, data={"generation": 2, "members": ["47_1", "47_0"]}),
+        event_of(2.0, "tasks_added", number, data={"array_id": 47, "tasks": [0, 1, 2]}),
+        event_of(3.0, "generation", number, data={"generation": 2, "members": ["47_1", "47_0"]}),
     ]
     api.journal.append(events)
     return number
@@ -122,7 +121,7 @@ def test_status_ends_with_the_last_line_of_a_job_that_failed(desk: Desk, api: Ho
     )
     os.utime(desk.work / "slurm-47_0.out", (1.0, 1.0))
     assert "printed last" not in desk.malletrain("status", str(job)).out
-    api.journal.append([event_of(4.0, EventKind.JOB_FAILED, job, reason="5 pilots in a row ended")])
+    api.journal.append([event_of(4.0, "job_failed", job, reason="5 pilots in a row ended")])
     said = desk.malletrain("status", str(job)).out
     where = desk.work / "slurm-47_1.out"
     assert f"printed last: malletrain: n1 has no /opt/x/python: see mtbatch --python ({where})\n" in said

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from malletrain.api.roles import Conflict, Identity, Unavailable
-from malletrain.domain.event import EventKind
 from tests.api.house import House
 from tests.cli.conftest import PARTITIONS, SCRIPT, Desk, Done
 from tests.messages import says
@@ -125,8 +124,8 @@ def test_bad_input_is_refused_whole_and_nothing_is_started(
 
 def test_without_a_script(desk: Desk, api: House) -> None:
     refused(desk.mtbatch("--nodes=1-2"), "no script")
-    refused(desk.mtbatch("--nodes=1-2", "no.sh"), "no.sh: cannot be read: No such file or directory")
-    refused(desk.mtbatch("--nodes=1-2", "."), "cannot be read: Is a directory")
+    refused(desk.mtbatch("--nodes=1-2", "no.sh"), "no.sh: ")
+    refused(desk.mtbatch("--nodes=1-2", "."), "Is a directory")
     nothing_started(desk, api)
 
 
@@ -138,7 +137,7 @@ def test_nothing_at_all_is_the_help_text(bare_desk: Desk) -> None:
 
 def test_a_partition_that_does_not_exist(desk: Desk, api: House) -> None:
     desk.fake("scontrol", "echo 'PartitionName=batch PriorityTier=1 State=UP PreemptMode=OFF'\n")
-    refused(desk.mtbatch("train.sh"), "partition harvest: does not exist")
+    refused(desk.mtbatch("train.sh"), "exist; there are: batch")
     nothing_started(desk, api)
 
 
@@ -281,8 +280,8 @@ def test_what_cannot_be_taken_back_is_said(desk: Desk, api: House) -> None:
     def attach_array(job: int, array_id: int, tasks: int, identity: Identity) -> None:
         raise Unavailable("the journal's disk is full")
 
-    def record(kind: EventKind, job: int, data: dict[str, Any]) -> None:
-        if kind is EventKind.JOB_CANCELLED:
+    def record(kind: str, job: int, data: dict[str, Any]) -> None:
+        if kind == "job_cancelled":
             raise Unavailable("the journal's disk is full")
         written(kind, job, data)
 

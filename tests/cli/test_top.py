@@ -11,7 +11,6 @@ import sys
 import time
 from pathlib import Path
 
-from malletrain.domain.event import EventKind
 from tests.api.house import House
 from tests.cli.conftest import Desk
 from tests.waiting import wait_until
@@ -66,7 +65,7 @@ def test_top_draws_again_and_again_until_ctrl_c(desk: Desk, api: House) -> None:
     try:
         terminal.wait_for("digits", times=2)
         terminal.wait_for("job_announced")
-        api.journal.append([event_of(time.time(), EventKind.JOB_HELD, job, reason="a pause for coffee")])
+        api.journal.append([event_of(time.time(), "job_held", job, reason="a pause for coffee")])
         terminal.wait_for("a pause for coffee")
         terminal.process.send_signal(signal.SIGINT)
         assert terminal.wait_end() == 130

@@ -10,9 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malletrain.domain.event import FACTS, Event, EventKind, Fact, JobCompleted
+from malletrain.cli import jobs, top
+from malletrain.domain.event import FACTS, Event, Fact, JobCompleted
 from malletrain.loop.ports import Journal
+from malletrain.store import start, upkeep, views
 from malletrain.store.journal import SqliteJournal
+from malletrain.study.cluster_runs import EVENT_KINDS
 from malletrain.wire.codec import steers_nothing
 from malletrain.wire.messages import MAX_INTEGER
 from tests.world import data_of, event_of
@@ -82,8 +85,8 @@ _events = st.builds(
 
 def test_numbers_are_given_in_order_from_one(new_journal: NewJournal) -> None:
     journal = new_journal()
-    first = journal.append([event_of(10.0, EventKind.DAEMON_STARTED), event_of(11.0, EventKind.POOL)])
-    second = journal.append(iter([event_of(9.0, EventKind.DAEMON_STOPPED)]))
+    first = journal.append([event_of(10.0, "daemon_started"), event_of(11.0, "pool")])
+    second = journal.append(iter([event_of(9.0, "daemon_stopped")]))
     assert [e.seq for e in (*first, *second)] == [1, 2, 3]
     assert [(e.seq, e.at) for e in journal.read()] == [(1, 10.0), (2, 11.0), (3, 9.0)]
 
@@ -91,19 +94,19 @@ def test_numbers_are_given_in_order_from_one(new_journal: NewJournal) -> None:
 def test_nothing_is_appended_by_an_empty_append(new_journal: NewJournal) -> None:
     journal = new_journal()
     assert list(journal.append([])) == []
-    assert [e.seq for e in journal.append([event_of(1.0, EventKind.POOL)])] == [1]
+    assert [e.seq for e in journal.append([event_of(1.0, "pool")])] == [1]
 
 
 def test_read_begins_after_the_given_number(new_journal: NewJournal) -> None:
     journal = new_journal()
-    journal.append([event_of(float(i), EventKind.POOL) for i in range(10)])
+    journal.append([event_of(float(i), "pool") for i in range(10)])
     assert [e.seq for e in journal.read(after=7)] == [8, 9, 10]
     assert list(journal.read(after=10)) == []
 
 
 def test_the_caller_number_is_ignored(new_journal: NewJournal) -> None:
     journal = new_journal()
-    assert [e.seq for e in journal.append([event_of(1.0, EventKind.POOL, seq=77)])] == [1]
+    assert [e.seq for e in journal.append([event_of(1.0, "pool", seq=77)])] == [1]
 
 
 @given(events=st.lists(_events, max_size=8))
@@ -117,3 +120,8 @@ def test_what_is_written_is_what_is_read(tmp_path_factory: pytest.TempPathFactor
             assert [(e.at, e.kind, e.job, e.pilot, e.node, e.reason, dict(data_of(e))) for e in written] == [
                 (e.at, e.kind, e.job, e.pilot, e.node, e.reason, dict(data_of(e))) for e in events
             ]
+
+
+def test_kinds_that_are_chosen_by_their_word_are_kinds() -> None:
+    by_word = {*start._ALWAYS, *upkeep._NOTE_KINDS, *upkeep._FIGURES, *views.OPEN_KINDS, *top._QUIET, *jobs._FIGURES}
+    assert by_word | set(EVENT_KINDS) <= FACTS.keys()

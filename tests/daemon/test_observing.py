@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.domain.event import EventKind
 from malletrain.store.journal import read_events
 from scripts.lab import Lab
 from tests.messages import says
@@ -35,7 +34,7 @@ def home(lab: Lab) -> Iterator[Path]:
 
 def harvested(journal: Path) -> object:
     """How many nodes the newest count of nodes shows under pilots."""
-    pools = [event for event in read_events(journal) if event.kind is EventKind.POOL]
+    pools = [event for event in read_events(journal) if event.kind == "pool"]
     return data_of(pools[-1])["harvested"] if pools else 0
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from malletrain.api.requests import LoopRequests
 from malletrain.api.visibility import Visibility
 from malletrain.decide.rules import MainPromise
-from malletrain.domain.event import EventKind, JsonValue
+from malletrain.domain.event import JsonValue
 from malletrain.slurm.site.site_facts import Harvest
 from tests.messages import says
 from tests.world import RULES, World, event_of
@@ -20,14 +20,14 @@ def requests_of(world: World, promise: MainPromise | None) -> LoopRequests:
     world.loop.rules = replace(RULES, promise=promise)
     tracker = world.loop.ledger.promise
     now = world.clock.now()
-    tracker.apply(event_of(now - 9000, EventKind.POOL, data={"idle": 1}))
+    tracker.apply(event_of(now - 9000, "pool", data={"idle": 1}))
     for name, user, after_s in (("41", "ada", 12.0), ("42", "eve", 40.0)):
         at = now - 5000
         given: dict[str, JsonValue] = {"main_job": name, "user": user, "submitted_at": at - 1.0}
-        tracker.apply(event_of(at, EventKind.MAIN_MET, data=given))
-        tracker.apply(event_of(at, EventKind.INTENT, 1, "7_0", "n0", data={"type": "leave", "main_job": name}))
+        tracker.apply(event_of(at, "main_met", data=given))
+        tracker.apply(event_of(at, "intent", 1, "7_0", "n0", data={"type": "leave", "main_job": name}))
         met = {**given, "started_at": at + after_s, "left_at": at + after_s}
-        tracker.apply(event_of(at + after_s, EventKind.MAIN_MET, 1, "7_0", "n0", data=met))
+        tracker.apply(event_of(at + after_s, "main_met", 1, "7_0", "n0", data=met))
     tracker.learn((f"{n}", now - 8000 + n, 1) for n in range(100, 300))
     return LoopRequests(
         world.loop, nullcontext(), world.clock, Harvest("harvest"), lambda count: (), lambda: 1,

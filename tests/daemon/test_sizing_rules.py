@@ -21,7 +21,7 @@ def facts_of(nodes: frozenset[str]) -> SiteFacts:
     harvest = PartitionFacts("harvest", 1, "REQUEUE", 0.0, None, nodes, "UP")
     batch = PartitionFacts("batch", 1, "OFF", 0.0, None, nodes | {"login1"}, "UP")
     return SiteFacts(
-        "22.05.8", "c", 30.0, 0.0, 30.0, 500, 10_000, 1001, 300.0, "partition_prio", "REQUEUE",
+        "22.05.8", "c", 30.0, 0.0, 30.0, 500, 300.0, "partition_prio", "REQUEUE",
         True, False, False, frozenset(), partitions={"harvest": harvest, "batch": batch},
     )  # fmt: skip
 

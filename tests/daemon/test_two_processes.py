@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.domain.event import EventKind
 from malletrain.store.journal import read_events
 from scripts.lab import Lab, LabConfig
 from scripts.play.site import Site
@@ -129,9 +128,7 @@ def test_each_may_be_killed_and_the_other_goes_on(lab_factory: LabFactory, folde
             starts = [
                 event
                 for event in read_events(site.directory / "malletrain.db")
-                if event.kind is EventKind.OUTCOME
-                and data_of(event).get("type") == "start"
-                and data_of(event)["done"]
+                if event.kind == "outcome" and data_of(event).get("type") == "start" and data_of(event)["done"]
             ]
             assert len(starts) >= 8
             acts = [json.loads(line) for line in log.read_text().splitlines()]

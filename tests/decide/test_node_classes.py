@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from malletrain.domain.event import EventKind, JsonValue
+from malletrain.domain.event import JsonValue
 from malletrain.domain.job import ThroughputSample
 from malletrain.domain.snapshot import Node, NodeState
 from malletrain.learn.curve import fit_curve
@@ -53,7 +53,7 @@ def test_samples_carry_the_class_of_the_nodes_that_trained() -> None:
     assert {p.node: p.node_class for p in view.staying} == {"n0": "gpu:v100:4", "n1": ""}
     members: list[JsonValue] = [p.id for p in view.staying]
     world.loop.record([
-        event_of(START + 50, EventKind.GENERATION, 1, data={"generation": 9, "members": members}),
-        event_of(START + 60, EventKind.SAMPLES, 1, data={"nodes": 2, "samples": 10.0, "seconds": 1.0, "steps": 5}),
+        event_of(START + 50, "generation", 1, data={"generation": 9, "members": members}),
+        event_of(START + 60, "samples", 1, data={"nodes": 2, "samples": 10.0, "seconds": 1.0, "steps": 5}),
     ])  # fmt: skip
     assert [s.node_class for s in world.loop.ledger._records[1].samples] == ["gpu:v100:4"]

@@ -31,7 +31,7 @@ import torch
 from malletrain.elastic import evaluate, runtime
 from malletrain.elastic.comm.group import Work
 from malletrain.elastic.comm.step_commit import StepCommitter, StepOutcome
-from malletrain.elastic.errors import Aborted, Released
+from malletrain.elastic.errors import Aborted
 from malletrain.elastic.gradients import finiteness
 from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.launch import worker_start
@@ -136,9 +136,8 @@ def forked(env: dict[str, str], log: str, arguments: list[str]) -> None:
         enter_network(env["NETWORK"])
     try:
         main(arguments)
-    except SystemExit as end:
-        if not isinstance(end, Released):
-            atexit._run_exitfuncs()  # which multiprocessing's children leave out
+    except SystemExit:
+        atexit._run_exitfuncs()  # which multiprocessing's children leave out
         raise
 
 

@@ -12,19 +12,19 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
 
 from malletrain.elastic import runtime, session, step
+from malletrain.elastic.data.sampler import Share
 
 HOME = Path(os.environ["MALLETRAIN_TEST_DIR"])
 ME = f"{os.environ.get('SLURM_ARRAY_TASK_ID', 'x')}.{os.environ.get('SLURM_RESTART_COUNT', '0')}"
 
 
 def watch() -> None:
-    enter, leave, finish = step.Step.__enter__, step.Step.__exit__, session.Session.finish
+    begin, end, finish = step.Step.begin, step.Step.end, session.Session.finish
     join = runtime.Runtime.join
 
     def told(self: runtime.Runtime) -> None:
@@ -34,28 +34,26 @@ def watch() -> None:
                 time.sleep(0.01)
         join(self)
 
-    def slow(self: step.Step) -> step.Step:
+    shares: list[Share] = []
+
+    def slow(self: step.Step, share: Share) -> None:
         if "SLURM_JOB_ID" in os.environ and not (HOME / "go").exists():
             time.sleep(0.1)
-        return enter(self)
+        shares[:] = [share]
+        begin(self, share)
 
-    def noted(
-        self: step.Step, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
+    def noted(self: step.Step, *given: Any, **more: Any) -> None:
         r = self._runtime
-        before = r.share
-        swallowed = leave(self, kind, error, trace)
-        if not swallowed and kind is None:
-            assert before is not None
+        end(self, *given, **more)
+        if r.committed and not any(given):
             line = {
                 "step": r.position.step,
                 "epoch": r.position.epoch,
                 "size": r.committer.world.size,
-                "indices": before.indices[: before.weight],
+                "indices": shares[0].indices[: shares[0].weight],
             }
             with (HOME / f"diary-{ME}.jsonl").open("a") as diary:
                 diary.write(json.dumps(line) + "\n")
-        return swallowed
 
     def kept(self: session.Session, result: Mapping[str, Any] | None = None) -> None:
         if self.is_main:
@@ -63,8 +61,8 @@ def watch() -> None:
         finish(self, result)
 
     # Methods are wrapped for this process, which is what the types forbid.
-    step.Step.__enter__ = slow  # type: ignore[method-assign, assignment]
-    step.Step.__exit__ = noted  # type: ignore[method-assign]
+    step.Step.begin = slow  # type: ignore[method-assign]
+    step.Step.end = noted  # type: ignore[method-assign]
     session.Session.finish = kept  # type: ignore[method-assign]
     runtime.Runtime.join = told  # type: ignore[method-assign]
 

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.domain.event import EventKind
 from tests.elastic.coordinator import Coordinator, Pod, running
 from tests.elastic.digits import SCRIPT
 from tests.waiting import wait_until
@@ -65,7 +64,7 @@ class Taking:
     def change(self) -> None:
         kind = self.random.choice(["join", "join", "troubled", "troubled", "troubled", "leave", "term", "lose"])
         if kind in ("join", "troubled") and len(self.tasks) < SEATS:
-            worlds = len(self.daemon.seen(EventKind.GENERATION))
+            worlds = len(self.daemon.seen("generation"))
             self.note(kind)
             if kind == "join":
                 self.join(self.random.randint(1, SEATS - len(self.tasks)))
@@ -78,7 +77,7 @@ class Taking:
                 self.join(1, TROUBLE=f"{trouble}@{place}")
                 if trouble != "term":
                     self.harmed.append(self.tasks.pop())
-            wait_until(lambda: len(self.daemon.seen(EventKind.GENERATION)) > worlds, 60, "a change is under way")
+            wait_until(lambda: len(self.daemon.seen("generation")) > worlds, 60, "a change is under way")
         elif kind == "lose" and len(self.tasks) > 2:
             number = self.random.choice([signal.SIGSTOP, signal.SIGKILL])
             self.note(f"{number.name} {self.tasks[-1]}")
@@ -155,7 +154,7 @@ def test_no_step_is_lost_when_all_nodes_are_taken(tmp_path: Path, rounds: int) -
             game.take_all()
             made, saved = game.last_step(), game.saved_step()
             assert made == saved, f"round {number}: {made} steps made, {saved} kept: {game.done}"
-        assert not daemon.seen(EventKind.JOB_FAILED)
+        assert not daemon.seen("job_failed")
 
 
 def test_a_world_whose_newcomer_froze_as_all_nodes_are_taken_is_kept(tmp_path: Path) -> None:

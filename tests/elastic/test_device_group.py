@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 
-from malletrain.domain.event import EventKind
 from malletrain.elastic.comm import carrier as carriers
 from malletrain.elastic.comm.authentication import Meeting
 from malletrain.elastic.comm.background import BackgroundThread
@@ -188,7 +187,7 @@ def test_a_newcomer_that_sums_in_another_way_is_refused_and_the_others_go_on(
         assert pod.wait(2) not in (0, 143)
         daemon.wait_world([0, 1])
         pod.finish(0, 1)
-        reason = daemon.seen(EventKind.WORKER_LOST)[0].reason
+        reason = daemon.seen("worker_lost")[0].reason
     assert re.search(r"100_2\.0: ElasticError: .* over gloo, .* over NCCL", reason), reason
     static.assert_like(tmp_path)
 

@@ -76,7 +76,7 @@ def trained(group: Group, bad_ranks: Collection[int] = ()) -> dict[str, Any]:
     reducer = GradientReducer(list(model.named_parameters()), committer, mean=True)
     for step in range(3):
         model.zero_grad()
-        reducer.arm(group.rank + 1, sum(range(1, group.size + 1)), lambda outcome: None)
+        reducer.arm(group.rank + 1, sum(range(1, group.size + 1)))
         loss = model(torch.linspace(-1, 1, 4).expand(group.rank + 1, 4) * (group.rank + step + 1)).square().mean()
         if step == 2 and group.rank in bad_ranks:
             loss = loss * math.nan
@@ -148,7 +148,7 @@ def test_alone_a_bad_step_is_noticed(steps: int) -> None:
     with pytest.raises(ElasticError, match=r"step 3: .*alone .*finite"):
         for number in range(steps):
             model.zero_grad()
-            reducer.arm(1, 1, lambda outcome: None)
+            reducer.arm(1, 1)
             (model(torch.ones(3)).sum() * (math.nan if number == 3 else 1.0)).backward()
             made += 1
         reducer.settle()
@@ -237,7 +237,8 @@ def test_a_model_that_is_changed_after_session_is_named() -> None:
     s = elastic.Session(model, torch.optim.SGD(model.parameters(), 0.1), [torch.ones(2)] * 8, batch_size=4)
     model.double()
     says = r"weight .*float32 on cpu .*Session .*float64 on cpu"
-    batch = next(s.batches())
+    batches = s.batches()
+    batch = next(batches)
     with pytest.raises(ElasticError, match=says), s.step():
         model(batch.double()).mean().backward()
     s.finish()

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from malletrain.domain.event import EventKind
 from tests.elastic.coordinator import running
 from tests.elastic.digits import EPOCHS, SCRIPT, Static, diary, slow
 from tests.waiting import wait_until
@@ -32,7 +31,7 @@ def test_a_frozen_peer_is_found_and_left_behind(tmp_path: Path, static: Static) 
         pod.kill(1, signal.SIGCONT)
         assert pod.wait(1) == 143, "it learns that it was given up, and ends"
         pod.finish(0, 2)
-        assert [event.pilot for event in daemon.seen(EventKind.WORKER_LOST)] == ["100_1"]
+        assert [event.pilot for event in daemon.seen("worker_lost")] == ["100_1"]
     static.assert_like(tmp_path)
 
 
@@ -51,8 +50,8 @@ def test_a_member_that_missed_a_round_leaves_and_the_others_go_on(
         go.touch()
         assert [pod.wait(task) for task in range(3)] == [0, 143, 0], pod.logs()
         assert "missed a round" in pod.log(1)
-        assert not daemon.seen(EventKind.WORKER_LOST)
-        assert [event.pilot for event in daemon.seen(EventKind.WORKER_LEFT)][:1] == ["100_1"]
+        assert not daemon.seen("worker_lost")
+        assert [event.pilot for event in daemon.seen("worker_left")][:1] == ["100_1"]
     static.assert_like(tmp_path, "--epochs", "6", "--evaluate")
 
 
@@ -72,7 +71,7 @@ def test_a_worker_that_fails_is_named_and_the_others_go_on(
     with running(tmp_path) as (daemon, pod):
         for task, more in enumerate(({}, environ, {})):
             pod.spawn(daemon.url, task, script + options * (task == 1), 0, STANDIN="20", **more)
-        reason = daemon.wait_seen(EventKind.WORKER_LOST).reason
+        reason = daemon.wait_seen("worker_lost").reason
         daemon.wait_world([0, 2])
         pod.finish(0, 2)
         assert pod.wait(1) not in (0, 143)
@@ -96,7 +95,7 @@ def test_a_bit_that_flips_in_a_process_ends_the_job_and_nothing_of_it_is_saved(
     with running(tmp_path) as (daemon, pod):
         for task in range(3):
             pod.spawn(daemon.url, task, [SCRIPT, *slow(tmp_path)], 0, **(flip if task == 1 else {}))
-        assert said in daemon.wait_seen(EventKind.JOB_FAILED).reason
+        assert said in daemon.wait_seen("job_failed").reason
         assert [pod.wait(task) for task in range(3)] == [1, 1, 1]
     assert not list((tmp_path / "checkpoints").glob("step-*"))
 
@@ -109,8 +108,8 @@ def test_a_state_that_cannot_be_saved_is_told_and_the_nodes_are_given_back_at_on
         for task in range(2):
             daemon.leave(task)
         assert pod.wait(0) == pod.wait(1) == 143
-        assert daemon.seen(EventKind.WORKER_LOST) == []
-        left = daemon.told(EventKind.WORKER_LEFT)
+        assert daemon.seen("worker_lost") == []
+        left = daemon.told("worker_left")
         assert len(left) == 2
         (said,) = [data["unsaved"] for data in left if "unsaved" in data]
         assert re.search(r"checkpoints/step-\d+: .*: ", said)
@@ -124,7 +123,7 @@ def test_a_flip_in_a_gradient_before_it_is_summed_is_in_all_replicas_alike(tmp_p
             pod.spawn(daemon.url, task, [SCRIPT, *slow(tmp_path)], 0, **flipping)
         daemon.wait_world([0, 1, 2])
         pod.finish(*range(3))
-        assert daemon.seen(EventKind.WORKER_LOST) == []
+        assert daemon.seen("worker_lost") == []
     final, wanted = torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS)
     assert max(float((final[name] - wanted[name]).abs().max()) for name in wanted) > 1e-3, "it is in the result"
 
@@ -144,7 +143,7 @@ def test_an_exception_is_told_wherever_it_is_raised(tmp_path: Path, place: str, 
         for task in range(workers):
             pod.spawn(daemon.url, task, [SCRIPT, *slow(tmp_path), "--fail", f"{place}:{step}"])
         told = rf"RuntimeError: made to fail {place} \(train_digits.py:\d+\)"
-        assert re.search(told, daemon.wait_seen(EventKind.JOB_FAILED).reason)
+        assert re.search(told, daemon.wait_seen("job_failed").reason)
         assert 0 not in [pod.wait(task) for task in range(workers)]
     kept = [path.name for path in (tmp_path / "checkpoints").glob("step-*")]
     assert workers == 2 or kept == (["step-3"] if step else [])
@@ -159,4 +158,4 @@ def test_a_worker_with_another_model_is_told_so(tmp_path: Path) -> None:
         for task, part in ((1, "model"), (2, "data set, batch"), (3, "optimizer")):
             assert re.search(rf"100_{task}\.0 .* 100_0\.0 .* {part}", pod.log(task))
         pod.finish(0)
-        assert daemon.seen(EventKind.JOB_COMPLETED)
+        assert daemon.seen("job_completed")

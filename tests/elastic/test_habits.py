@@ -9,7 +9,6 @@ import pytest
 import torch
 from _pytest.mark.structures import ParameterSet
 
-from malletrain.domain.event import EventKind
 from tests.elastic.coordinator import HERE, Forked, outside_slurm, run_together, running
 from tests.elastic.digits import assert_equal, run_alone
 from tests.elastic.train_habits import HABITS, Kind
@@ -145,8 +144,8 @@ def test_a_script_that_ends_itself_has_not_completed(habit: str, tmp_path: Path)
     with running(tmp_path) as (daemon, pod):
         pod.spawn(daemon.url, 0, [SCRIPT, habit])
         pod.wait(0)
-        (failed,) = daemon.seen(EventKind.JOB_FAILED)
-        assert not daemon.seen(EventKind.JOB_COMPLETED)
+        (failed,) = daemon.seen("job_failed")
+        assert not daemon.seen("job_completed")
         assert re.search(r"without s.finish\(\).*s.agree\(", failed.reason)
         assert "after step 3 is kept" in pod.logs()
     status, text = alone(tmp_path, habit)

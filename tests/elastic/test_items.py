@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.domain.event import EventKind
 from malletrain.elastic.data.item_folder import MAX_BATCHES, ItemFolder, ItemRange, committed_items
 from malletrain.elastic.errors import ItemsError
 from malletrain.elastic.items import Items
@@ -147,7 +146,7 @@ def launch(daemon: Coordinator, pod: Pod, *tasks: int, finish_s: float = 5.0) ->
 
 def assert_it_leaves(daemon: Coordinator, pod: Pod) -> None:
     """Once it has said so, its task is requeued, as the daemon does."""
-    daemon.wait_seen(EventKind.WORKER_LEFT)
+    daemon.wait_seen("worker_left")
     pod.kill(0, signal.SIGTERM)
     assert pod.wait(0, 90) == 143
 
@@ -183,10 +182,10 @@ def test_each_item_is_committed_once_through_resizes_and_kills(tmp_path: Path) -
         assert diary.of("begin", "0.") == diary.of("commit", "0."), "it finished its batch before it left"
         daemon.wait_world([2])
         assert pod.wait(2, 120) == 0, "it took over what the lost worker held"
-        assert "100_1" in [event.pilot for event in daemon.seen(EventKind.WORKER_LOST)]
-        assert [each["result"] for each in daemon.told(EventKind.JOB_COMPLETED)] == [{"items": 300}]
-        assert max(each["total"] for each in daemon.told(EventKind.SAMPLES)) == 300
-        assert all(each["pause_s"] == 0 for each in daemon.told(EventKind.SWITCHED))
+        assert "100_1" in [event.pilot for event in daemon.seen("worker_lost")]
+        assert [each["result"] for each in daemon.told("job_completed")] == [{"items": 300}]
+        assert max(each["total"] for each in daemon.told("samples")) == 300
+        assert all(each["pause_s"] == 0 for each in daemon.told("switched"))
     assert_each_once(tmp_path, killed=1)
     assert diary.of("all") == [0]
 
@@ -205,8 +204,8 @@ def test_all_whose_items_are_done_wait_for_the_daemon_to_hear_of_it(tmp_path: Pa
         with pytest.raises(subprocess.TimeoutExpired):
             pod.wait(0, 12)
         with another(generations, daemon.port, TERMS) as again:
-            again.wait_seen(EventKind.JOB_COMPLETED)
-            assert {"items": 300} in [each["result"] for each in again.told(EventKind.JOB_COMPLETED)]
+            again.wait_seen("job_completed")
+            assert {"items": 300} in [each["result"] for each in again.told("job_completed")]
             assert pod.wait(0, 90) == pod.wait(1, 90) == 0
     assert_each_once(tmp_path)
 
@@ -230,7 +229,7 @@ def test_a_job_fails_when_nobody_gets_on(tmp_path: Path) -> None:
     (tmp_path / "fail").touch()
     with running(tmp_path, TERMS) as (daemon, pod):
         launch(daemon, pod, 0, 1)
-        said = daemon.wait_seen(EventKind.JOB_FAILED).reason
+        said = daemon.wait_seen("job_failed").reason
         assert "with status 3, 3 times" in said
     done = Counter(Diary(tmp_path).of("commit"))
     assert max(done.values()) == 1 and 1 not in done and len(done) >= 58

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from malletrain.domain.event import EventKind
 from tests.elastic.coordinator import HERE, Coordinator, run_together, running
 from tests.elastic.digits import State, assert_equal, run_alone
 from tests.waiting import wait_until
@@ -35,8 +34,8 @@ def static(tmp_path_factory: pytest.TempPathFactory) -> State:
 def assert_complete(
     daemon: Coordinator, home: Path, tasks: list[int], static: State, *, all_lost: bool = False
 ) -> None:
-    assert len(daemon.seen(EventKind.JOB_COMPLETED)) == 1
-    assert not daemon.seen(EventKind.JOB_FAILED)
+    assert len(daemon.seen("job_completed")) == 1
+    assert not daemon.seen("job_failed")
     for task in tasks:
         assert_equal(torch.load(home / f"final-{task}.pt"), static, 1e-12)
     # Code after the block runs also where the first step of a session is given up: its line says step 0.

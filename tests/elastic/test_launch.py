@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 
 from malletrain.domain import pilot_life
-from malletrain.domain.event import EventKind
 from malletrain.elastic.errors import Released
 from malletrain.elastic.launch import NO_DAEMON_STATUS, launcher
 from malletrain.elastic.launch.launcher import WATCHDOG_OFF, with_defaults
@@ -36,14 +35,14 @@ PYTHON, QUOTED = shlex.quote(sys.executable), shlex.quote(SCRIPT)
 
 
 @pytest.mark.parametrize(("script", "status", "kind"), [
-    ("exit 3", 3, EventKind.JOB_FAILED),
-    ("kill -9 $$", 137, EventKind.WORKER_LOST),
+    ("exit 3", 3, "job_failed"),
+    ("kill -9 $$", 137, "worker_lost"),
 ])  # fmt: skip
-def test_the_exit_status_is_reported(tmp_path: Path, script: str, status: int, kind: EventKind) -> None:
+def test_the_exit_status_is_reported(tmp_path: Path, script: str, status: int, kind: str) -> None:
     with running(tmp_path) as (daemon, pod):
         process = pod.launch(daemon.url, 0, "/bin/bash", "-c", script)
         assert process.wait(90) == status
-        assert daemon.seen(EventKind.WORKER_JOINED)[0].pilot == f"{ARRAY}_0"
+        assert daemon.seen("worker_joined")[0].pilot == f"{ARRAY}_0"
         assert daemon.seen(kind)
 
 
@@ -62,7 +61,7 @@ def test_what_a_script_said_last_before_it_had_a_session_is_reported_with_its_fi
     with running(tmp_path) as (daemon, pod):
         process = pod.launch(daemon.url, 0, "/bin/bash", "-c", script)
         assert process.wait(90) == 1
-        (failed,) = daemon.seen(EventKind.JOB_FAILED)
+        (failed,) = daemon.seen("job_failed")
     assert failed.reason == f"exit status 1: {said} ({out})"
 
 
@@ -128,7 +127,7 @@ def test_a_worker_that_leaves_ends_its_script_and_waits_to_be_ended(tmp_path: Pa
         process = pod.launch(daemon.url, 0, "/bin/bash", "-c", body, REQUEUE="120")
         daemon.wait_world([0])
         daemon.leave(0)
-        left = daemon.wait_seen(EventKind.WORKER_LEFT)
+        left = daemon.wait_seen("worker_left")
         assert process.poll() is None, "its task must still run when it is requeued"
         process.send_signal(signal.SIGTERM)
         assert process.wait(90) == 143

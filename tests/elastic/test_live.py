@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from malletrain.domain.event import EventKind
 from tests.elastic.coordinator import JOB, another, last_generation, running
 from tests.elastic.digits import (
     DIGITS,
@@ -43,10 +42,10 @@ def test_grows_shrinks_and_finishes_like_a_static_run(tmp_path: Path, static: St
         assert pod.wait(0) == 143
         assert pod.wait(2) == 143
         pod.finish(1, 3)
-        daemon.wait_seen(EventKind.JOB_COMPLETED)
-        assert daemon.told(EventKind.JOB_COMPLETED)[0]["result"]["samples"] == int(EPOCHS) * DIGITS
-        assert len(daemon.seen(EventKind.WORKER_LEFT)) >= 2
-        assert not daemon.seen(EventKind.WORKER_LOST)
+        daemon.wait_seen("job_completed")
+        assert daemon.told("job_completed")[0]["result"]["samples"] == int(EPOCHS) * DIGITS
+        assert len(daemon.seen("worker_left")) >= 2
+        assert not daemon.seen("worker_lost")
         assert daemon.events[0].job == JOB
     assert mains(tmp_path)[0] == "0.0" and mains(tmp_path)[1:] in (["1.0"], ["3.0"]), "once each, and on no other"
     assert_every_sample_once(diary(tmp_path), int(EPOCHS))
@@ -62,7 +61,7 @@ def test_survives_the_loss_of_a_worker(tmp_path: Path, static: Static) -> None:
         pod.kill_after_a_step(0)
         daemon.wait_world([2, 3], 90)
         pod.finish(2, 3)
-        lost = {event.pilot for event in daemon.seen(EventKind.WORKER_LOST)}
+        lost = {event.pilot for event in daemon.seen("worker_lost")}
         assert lost == {"100_0", "100_1"}
     assert mains(tmp_path)[-1] in ("2.0", "3.0") and len(set(mains(tmp_path))) == len(mains(tmp_path))
     assert_every_sample_once(diary(tmp_path), int(EPOCHS))
@@ -77,7 +76,7 @@ def test_resumes_after_all_nodes_are_gone(tmp_path: Path, static: Static) -> Non
         daemon.leave(0)
         daemon.leave(1)
         assert pod.wait(0) == pod.wait(1) == 143
-        (saved,) = [each["saved"] for each in daemon.told(EventKind.WORKER_LEFT) if each.get("saved")]
+        (saved,) = [each["saved"] for each in daemon.told("worker_left") if each.get("saved")]
         assert Path(saved).stat().st_mode & 0o777 == 0o700
         before = max(line["step"] for line in diary(tmp_path))
         pod.spawn(daemon.url, 1, [SCRIPT, *options], restart=1)
@@ -118,9 +117,9 @@ def test_trains_on_through_a_restart_of_the_daemon(tmp_path: Path, static: Stati
         wait_lines(tmp_path, 20, 90, "steps without a daemon")
         with another({JOB: last - behind}, daemon.port) as again:
             again.wait_world([0, 1, 2], 90)
-            assert behind or not again.seen(EventKind.GENERATION), "a restart of the daemon disturbs no worker"
+            assert behind or not again.seen("generation"), "a restart of the daemon disturbs no worker"
             pod.grow(again, (3,), [SCRIPT, *options])
-            assert min(data["generation"] for data in again.told(EventKind.GENERATION)) > last
+            assert min(data["generation"] for data in again.told("generation")) > last
             wait_lines(tmp_path, 8, 90, "steps of four: who is in its first, slow one does not check in within 2 s")
             pod.kill(2)
             again.wait_world([0, 1, 3], 90)
@@ -144,7 +143,7 @@ def test_a_worker_that_has_finished_waits_for_the_daemon_to_hear_of_it(tmp_path:
             pod.wait(0, 12)
         with another(generations, daemon.port) as again:
             assert pod.wait(0) == 0
-            again.wait_seen(EventKind.JOB_COMPLETED)
+            again.wait_seen("job_completed")
     static.assert_like(tmp_path)
 
 
@@ -217,8 +216,8 @@ def test_the_daemon_chooses_the_batch_with_the_world(tmp_path: Path) -> None:
         daemon.wait_world([0, 1, 3], 90)
         wait_lines(tmp_path, 3, 60, "steps of three")
         pod.finish(0, 1, 3)
-        reported = [data.get("noise_scale") for data in daemon.told(EventKind.SAMPLES)]
-        told = {len(data["members"]): data.get("batch") for data in daemon.told(EventKind.GENERATION)}
+        reported = [data.get("noise_scale") for data in daemon.told("samples")]
+        told = {len(data["members"]): data.get("batch") for data in daemon.told("generation")}
     lines = diary(tmp_path)
     # Two may be there for a moment, and the step in which one was killed is repeated by three with its own batch.
     passing = {(2, 16), (3, 128)}

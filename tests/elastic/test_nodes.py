@@ -18,7 +18,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.domain.event import EventKind
 from malletrain.elastic.comm.authentication import Meeting
 from malletrain.elastic.comm.group import Group, SoloGroup
 from malletrain.elastic.comm.node_group import LocalRank, find_local_rank
@@ -128,7 +127,7 @@ def test_a_node_of_which_a_process_missed_a_round_leaves(tmp_path: Path, static:
         daemon.wait_world([0, 1])
         go.touch()
         assert [pod.wait(node) for node in (1, 0)] == [143, 0]
-        assert not daemon.seen(EventKind.WORKER_LOST)
+        assert not daemon.seen("worker_lost")
     static.assert_like(tmp_path, "--epochs", "4", "--evaluate")
 
 
@@ -157,7 +156,7 @@ def test_a_frozen_process_takes_its_node_out_and_all_can_leave_and_resume(tmp_pa
         wait_lines(tmp_path, 3, 90, "steps of the other node")
         pod.kill((1, 1), signal.SIGTERM)
         assert pod.wait(1) == 143, "a node leaves as one"
-        assert [event.pilot for event in daemon.seen(EventKind.WORKER_LOST)] == ["100_0"]
+        assert [event.pilot for event in daemon.seen("worker_lost")] == ["100_0"]
         pod.begin(daemon, (2,), [SCRIPT, *slow(tmp_path)])
         pod.finish(2)
     static.assert_like(tmp_path)
@@ -182,9 +181,9 @@ def test_nodes_of_two_grow_shrink_and_are_lost_like_a_static_run(
         assert pod.wait(0) == 143
         wait_until(lambda: diary(tmp_path)[-1]["size"] == 2, 60, "steps of one node")
         pod.finish(2)
-        assert [event.pilot for event in daemon.seen(EventKind.WORKER_LOST)] == ["100_1"]
-        assert daemon.seen(EventKind.JOB_COMPLETED)
-        assert {data_of(event)["nodes"] for event in daemon.seen(EventKind.SAMPLES)} <= {1, 2, 3}
+        assert [event.pilot for event in daemon.seen("worker_lost")] == ["100_1"]
+        assert daemon.seen("job_completed")
+        assert {data_of(event)["nodes"] for event in daemon.seen("samples")} <= {1, 2, 3}
     assert_every_sample_once(diary(tmp_path), int(EPOCHS))
     static.assert_like(tmp_path, "--epochs", EPOCHS, *how)
 
@@ -201,10 +200,10 @@ def test_torchrun_in_a_pilot_leaves_in_order(tmp_path: Path) -> None:
         daemon.wait_world([0])
         wait_until(lambda: any(line["size"] == PLACES for line in diary(tmp_path)), 60, "a step of both")
         daemon.leave(0)
-        left = daemon.wait_seen(EventKind.WORKER_LEFT)
+        left = daemon.wait_seen("worker_left")
         assert process.wait(60) != 0
         assert str(data_of(left)["saved"]).startswith(str(tmp_path / ".malletrain"))
-        assert not daemon.seen(EventKind.WORKER_LOST)
+        assert not daemon.seen("worker_lost")
     assert not (tmp_path / "after").exists()
 
 

@@ -4,6 +4,7 @@ DataLoader as it is, by `elastic.ddp`, is equal to its static run."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -123,17 +124,39 @@ def backward(x: torch.Tensor, y: torch.Tensor) -> None:
     OPTIMIZER.step()
 
 
-def goes_on(and_then: Callable[[elastic.Session, torch.Tensor, torch.Tensor], object]) -> Callable[[], None]:
-    """A loop whose body does this after its step."""
+Body = Callable[[elastic.Session, torch.Tensor, torch.Tensor], object]
 
-    def loop() -> None:
-        _, loader = made()
-        for _ in loader.epochs(1):
-            for x, y in loader:
-                backward(x, y)
-                and_then(loader.session, x, y)
 
-    return loop
+def loop(*parts: Body, in_block: bool = False) -> Callable[[], elastic.Session]:
+    """Two epochs of a loop whose body does this, as its step or in a block."""
+
+    def train() -> elastic.Session:
+        s = session_of(MODEL, optimizer=OPTIMIZER)
+        for _ in s.epochs(2):
+            for x, y in s.batches():
+                with s.step() if in_block else nullcontext():
+                    for part in parts:
+                        part(s, x, y)
+        return s
+
+    return train
+
+
+def learns(s: elastic.Session, x: torch.Tensor, y: torch.Tensor) -> None:
+    backward(x, y)
+
+
+def in_a_block(s: elastic.Session, x: torch.Tensor, y: torch.Tensor) -> None:
+    with s.step():
+        backward(x, y)
+
+
+def agrees(s: elastic.Session, x: torch.Tensor, y: torch.Tensor) -> None:
+    assert s.agree(2.0) == 2.0
+
+
+def evaluates(s: elastic.Session, x: torch.Tensor, y: torch.Tensor) -> None:
+    assert s.evaluate(lambda batch: {"samples": len(batch[1])}) == {"samples": 1.0}
 
 
 def accumulates_over_batches() -> None:
@@ -144,10 +167,13 @@ def accumulates_over_batches() -> None:
                 functional.cross_entropy(parallel(x), y).backward()
 
 
-def leaves_a_batch() -> None:
-    _, loader = made()
+def leaves_a_step() -> None:
+    """In its middle, without a word."""
+    parallel, loader = made()
     for _ in loader.epochs(2):
-        for _ in loader:
+        for x, y in loader:
+            with parallel.no_sync():
+                functional.cross_entropy(parallel(x), y).backward()
             break
 
 
@@ -181,12 +207,19 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
         r"leave DistributedSampler out: DataLoader\(dataset, batch_size=N, shuffle=True\)",
     ),
     (lambda: made(nn.SyncBatchNorm(3)), r"elastic.sync_batchnorm\(model\)"),
-    (lambda: made(virtual_shards=4), r"virtual_shards=...\): a loop over shards"),
-    (goes_on(lambda s, x, y: s.evaluate(lambda _: {})), r"evaluate\(\) belongs after the loop over batches"),
-    (goes_on(lambda s, x, y: s.agree(1.0)), r"after the `with s.step\(\):` block, not inside"),
-    (accumulates_over_batches, r"without a backward\(\) outside step.accumulate\(\)"),
-    (leaves_a_batch, r"without a backward\(\)"),
-    (goes_on(lambda s, x, y: backward(x, y)), r"a second time in a step"),
+    *(
+        (loop(*parts, in_block=in_block), rf"call s.{call.__name__[:-1]}\(\) after the step, not inside it")
+        for call in (agrees, evaluates)
+        for parts, in_block in (([call, learns], False), ([call, learns], True), ([learns, call], True))
+    ),
+    (loop(learns, agrees, lambda s, x, y: OPTIMIZER.step()), r"optimizer.step\(\) comes after s.agree\(\)"),
+    (loop(lambda s, x, y: None), r"after 0 of 1 backward\(\) calls outside step.accumulate\(\)"),
+    (loop(lambda s, x, y: None, in_block=True), r"after 0 of 1 backward\(\) calls outside step.accumulate\(\)"),
+    (loop(learns, in_a_block), r"came before `with s.step\(\):`"),
+    (loop(in_a_block, in_a_block), "once for each batch"),
+    (loop(learns, learns), "a second time in a step"),
+    (accumulates_over_batches, r"after 0 of 1 backward\(\) calls outside step.accumulate\(\)"),
+    (leaves_a_step, r"the loop was left before the last backward\(\)"),
 ]
 
 
@@ -197,10 +230,33 @@ def test_what_cannot_be_kept_is_refused_by_name(habit: Callable[[], object], sai
         habit()
 
 
-def test_a_loop_over_a_loader_is_equal_over_changes_of_size(tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", [learns, in_a_block])
+def test_what_may_follow_a_step_in_its_body(step: Body) -> None:
+    assert loop(step, agrees, evaluates, agrees)().steps_done == 4
+
+
+@pytest.mark.parametrize("step", [learns, in_a_block])
+@pytest.mark.parametrize("leaves_before", [True, False])
+def test_a_loop_may_be_left_before_a_step_and_after_it(step: Body, leaves_before: bool) -> None:
+    """Also with the iterator kept, as by a look at the first batch."""
+    s = session_of(MODEL, optimizer=OPTIMIZER)
+    for _ in s.epochs(2):
+        looked = iter(s.batches())
+        first = next(looked)[0]
+        for x, y in s.batches():
+            assert torch.equal(x, first)
+            if leaves_before:
+                break
+            step(s, x, y)
+            break
+    assert s.agree(1.0) == 1.0 and s.steps_done == (0 if leaves_before else 2)
+
+
+@pytest.mark.parametrize("form", ["by_ddp", "by_body", "by_block"])
+def test_a_loop_of_each_form_is_equal_over_changes_of_size(form: str, tmp_path: Path) -> None:
     """One worker is killed within its fourth step, which the others repeat: the scheduler and the script's own count
     are taken back."""
-    said = changes_of_size(tmp_path, "by_ddp", TROUBLE="kill@backward#4")
+    said = changes_of_size(tmp_path, form, TROUBLE="kill@backward#4")
     bodies = [steps_of(tmp_path, task) for task in (0, 1)]
     assert any(len(set(each)) < len(each) for each in bodies), "the kill must have aborted a step on some worker"
     assert "statistical" not in said, "what takes a step back is none of the script's operations"

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from malletrain.domain.event import EventKind
 from malletrain.elastic.link.training_reports import DROPPED_STEPS, MAX_SILENCE_S, MIN_WINDOW_STEPS, Meter
 from malletrain.learn.stragglers import MIN_WINDOWS
 from malletrain.loop.trackers.straggler_history import StragglerHistory
@@ -31,7 +30,7 @@ def test_a_figure_is_heard_once_and_not_before_its_step_is_done_everywhere(tmp_p
         daemon.wait_world([2, 3])
         pod.finish(2, 3)
         heard = []
-        for event in daemon.seen(EventKind.METRIC):
+        for event in daemon.seen("metric"):
             value = data_of(event)["value"]
             assert isinstance(value, int | float)
             heard.append((event.at, int(value)))
@@ -57,15 +56,15 @@ def test_a_slow_worker_is_noticed_and_the_result_is_the_same(tmp_path: Path, sta
             slow = {"SLOW_BY": "0.003" if task == 1 else "0.0005"}
             pod.spawn(daemon.url, task, [SCRIPT, *given, "--wait-for", "3"], 0, **slow)
         assert [pod.wait(task, 120) for task in range(3)] == [0, 0, 0]
-        window = [event for event in daemon.seen(EventKind.SAMPLES) if data_of(event)["rates"]][-1]
+        window = [event for event in daemon.seen("samples") if data_of(event)["rates"]][-1]
         rates: Any = data_of(window)["rates"]
         assert rates["100_1.0"] < 0.6 * rates["100_0.0"]
         paces = StragglerHistory()
         for _ in range(MIN_WINDOWS):
             paces.apply(event_of(window.at, window.kind, window.job, data={**data_of(window), "steady": True}))
         assert [straggler.pilot for straggler in paces.slow()[7]] == ["100_1"], "the daemon would replace it"
-        assert daemon.told(EventKind.SAMPLES)[-1]["memory_bytes"] > 1e8
-        assert set(daemon.told(EventKind.SAMPLES)[-1]["parts"]) == {"data", "compute", "sync"}
+        assert daemon.told("samples")[-1]["memory_bytes"] > 1e8
+        assert set(daemon.told("samples")[-1]["parts"]) == {"data", "compute", "sync"}
     lines = [line for line in diary(tmp_path) if "step" in line]
     assert_every_sample_once(lines, int(epochs))
     static.assert_like(tmp_path, "--epochs", epochs, "--batch", "60")

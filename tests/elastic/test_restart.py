@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import Event
 from malletrain.elastic.launch.array_resubmit import (
     ArrayResubmitter,
     comment_of_script,
@@ -56,9 +56,9 @@ def test_any_script_is_relaunched_at_the_new_size(tmp_path: Path, saves_s: str) 
         pod.kill(0, signal.SIGTERM)
         assert pod.wait(0, 90) == 143
         pod.finish(1)
-        assert daemon.seen(EventKind.JOB_COMPLETED)
-        assert not daemon.seen(EventKind.WORKER_LOST)
-        assert_pauses_end_with_a_step(daemon.seen(EventKind.SWITCHED))
+        assert daemon.seen("job_completed")
+        assert not daemon.seen("worker_lost")
+        assert_pauses_end_with_a_step(daemon.seen("switched"))
     lines = [line.split() for line in (tmp_path / "counts").read_text().splitlines()]
     counts = [int(count) for count, rank, _ in lines if rank == "0"]
     assert counts == list(range(1, 401)), "each step is done once: none began from an older checkpoint"
@@ -80,7 +80,7 @@ def test_a_launcher_whose_script_has_finished_waits_for_the_daemon_to_hear_of_it
             pod.wait(0, 12)
         with another(generations, daemon.port, terms) as again:
             assert pod.wait(0, 90) == 0
-            again.wait_seen(EventKind.JOB_COMPLETED)
+            again.wait_seen("job_completed")
     assert sizes(tmp_path) == [1], "it is not started again"
 
 
@@ -110,10 +110,10 @@ def test_failures_that_lost_peers_caused_do_not_end_the_job(tmp_path: Path) -> N
             (tmp_path / f"gone-{port}-{world.generation}").touch()
             wait_until(lambda: sizes(tmp_path)[-1:] == [1], 180, "a script alone again")
         assert pod.processes[0].poll() is None
-        assert not daemon.seen(EventKind.JOB_FAILED)
-        lost = [event.pilot for event in daemon.seen(EventKind.WORKER_LOST)]
+        assert not daemon.seen("job_failed")
+        lost = [event.pilot for event in daemon.seen("worker_lost")]
         assert lost == [f"{ARRAY}_{task}" for task in range(1, MAX_FAILURES + 1)], "nodes that failed"
-        assert not daemon.seen(EventKind.WORKER_LEFT)
+        assert not daemon.seen("worker_left")
 
 
 def test_a_script_that_failed_is_started_again_with_another_port(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_script_that_fails_by_itself_ends_the_job(tmp_path: Path) -> None:
     with running(tmp_path, JobTerms(restarts=True)) as (daemon, pod):
         for task in (0, 1):
             pod.launch(daemon.url, task, "sh", "-c", "exit 7")
-        assert "3 times" in daemon.wait_seen(EventKind.JOB_FAILED).reason
+        assert "3 times" in daemon.wait_seen("job_failed").reason
 
 
 def test_the_environment_is_that_of_torchrun() -> None:

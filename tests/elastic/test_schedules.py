@@ -19,7 +19,6 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.domain.event import EventKind
 from malletrain.elastic.resize.reconfigure import BUILD_PATIENCE
 from malletrain.loop.membership.next_world import JobTerms
 from tests.elastic.coordinator import Coordinator, Pod, running
@@ -117,12 +116,12 @@ class Play:
 
     def check_evictions(self) -> None:
         """No healthy member was given up."""
-        lost = {str(data_of(event)["worker"]) for event in self.daemon.seen(EventKind.WORKER_LOST)}
+        lost = {str(data_of(event)["worker"]) for event in self.daemon.seen("worker_lost")}
         assert lost <= self.harmed, f"given up though they were well: {sorted(lost - self.harmed)}"
 
     def abandon(self) -> bool:
         """A frozen worker that was given up is taken away, as its pilot would be; whether none is left."""
-        given_up = {data_of(event)["worker"] for event in self.daemon.seen(EventKind.WORKER_LOST)}
+        given_up = {data_of(event)["worker"] for event in self.daemon.seen("worker_lost")}
         for task in list(self.frozen):
             if f"100_{task}.{self.restarts[task]}" in given_up:
                 self.pod.kill(task)
@@ -144,7 +143,7 @@ def play(directory: Path, seed: int, changes: int, options: list[str]) -> None:
             wait_until(game.abandon, 60, "frozen ones are out")
             (directory / "go").touch()
             game.revive()
-            daemon.wait_seen(EventKind.JOB_COMPLETED)
+            daemon.wait_seen("job_completed")
             for task in game.alive():
                 assert pod.wait(task) == 0
             game.check_evictions()
@@ -273,7 +272,7 @@ def test_nothing_is_kept_of_worlds_that_are_gone(tmp_path: Path) -> None:
                 settle(game)
                 wait_steps(tmp_path, 5, "steps alone")
                 looks.append(held_at_rest(pid, min((look.threads for look in looks), default=sys.maxsize)))
-                print(number, looks[-1], f"{len(daemon.seen(EventKind.GENERATION))} generations", flush=True)
+                print(number, looks[-1], f"{len(daemon.seen('generation'))} generations", flush=True)
         game.check_evictions()
         steps = steps_of(tmp_path)
         assert steps == list(range(1, len(steps) + 1)), "worker 0 commits every step, once"

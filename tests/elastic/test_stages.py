@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from _pytest.mark.structures import ParameterSet
 
-from malletrain.domain.event import EventKind
 from tests.elastic.coordinator import Coordinator, Pod, running
 from tests.elastic.digits import EPOCHS, SCRIPT, Static, diary, slow, wait_lines
 from tests.waiting import wait_until
@@ -33,7 +32,7 @@ def train_to_the_end(pod: Pod, daemon: Coordinator, tasks: list[int], static: St
     daemon.wait_world(tasks, 90)
     wait_lines(pod.directory, 3 * len(tasks), 60, "steps of the others")
     pod.finish(*tasks)
-    daemon.wait_seen(EventKind.JOB_COMPLETED)
+    daemon.wait_seen("job_completed")
     static.assert_like(pod.directory)
 
 
@@ -49,9 +48,9 @@ def test_a_newcomer_in_trouble(tmp_path: Path, static: Static, kind: str, place:
         if kind != "freeze":
             assert pod.wait(2) == {"kill": -9, "term": 143}[kind]
         elif place not in ("rehearsal", "warm"):  # one that is not warm yet is waited for, by nobody
-            daemon.wait_seen(EventKind.WORKER_LOST)
+            daemon.wait_seen("worker_lost")
         train_to_the_end(pod, daemon, [0, 1], static)
-        assert {event.pilot for event in daemon.seen(EventKind.WORKER_LOST)} <= {"100_2"}
+        assert {event.pilot for event in daemon.seen("worker_lost")} <= {"100_2"}
 
 
 @pytest.mark.parametrize(("kind", "place"), cases(SERVING))
@@ -73,7 +72,7 @@ def test_a_member_in_trouble(tmp_path: Path, static: Static, kind: str, place: s
         if kind != "freeze":
             assert pod.wait(2) == {"kill": -9, "term": 143}[kind]
         train_to_the_end(pod, daemon, rest, static)
-        gone = {event.pilot for event in daemon.seen(EventKind.WORKER_LOST)}
+        gone = {event.pilot for event in daemon.seen("worker_lost")}
         assert gone <= {"100_2"}
         assert kind != "term" or not gone, "one that is asked to end leaves in order"
 
@@ -87,7 +86,7 @@ def test_two_donors_in_trouble_one_after_the_other(tmp_path: Path, static: Stati
             daemon.wait_world(list(range(task + 1)))
         pod.spawn(daemon.url, 3, [SCRIPT, *options(tmp_path)])
         train_to_the_end(pod, daemon, [2, 3], static)
-        assert {event.pilot for event in daemon.seen(EventKind.WORKER_LOST)} == {"100_0", "100_1"}
+        assert {event.pilot for event in daemon.seen("worker_lost")} == {"100_0", "100_1"}
 
 
 def test_newcomers_whose_first_step_breaks_are_newcomers_again(tmp_path: Path, static: Static) -> None:
@@ -131,8 +130,8 @@ def test_all_asked_to_end_in_an_evaluation(tmp_path: Path, static: Static, worke
         for task in range(workers):
             pod.spawn(daemon.url, task, [SCRIPT, *given], TROUBLE=f"term@{place}")
         assert [pod.wait(task) for task in range(workers)] == [143] * workers
-        assert not daemon.seen(EventKind.WORKER_LOST)
-        (saved,) = [each["saved"] for each in daemon.told(EventKind.WORKER_LEFT) if each.get("saved")]
+        assert not daemon.seen("worker_lost")
+        (saved,) = [each["saved"] for each in daemon.told("worker_left") if each.get("saved")]
         assert Path(saved).exists()
         pod.spawn(daemon.url, 0, [SCRIPT, *options(tmp_path)], restart=1)
         train_to_the_end(pod, daemon, [0], static)
@@ -143,17 +142,20 @@ def test_training_ends_while_a_group_is_in_the_making(tmp_path: Path, static: St
     """The last worker ends well, and is not aborted with the thread that waits for a newcomer."""
     with running(tmp_path) as (daemon, pod):
         pod.begin(daemon, (0,), [SCRIPT, *options(tmp_path)])
-        made = len(daemon.seen(EventKind.GENERATION))
+        made = len(daemon.seen("generation"))
         pod.spawn(daemon.url, 1, [SCRIPT, *options(tmp_path)], TROUBLE="freeze@build")
-        wait_until(lambda: len(daemon.seen(EventKind.GENERATION)) > made, 60, "a plan with the newcomer")
+        wait_until(lambda: len(daemon.seen("generation")) > made, 60, "a plan with the newcomer")
         pod.finish(0)
     static.assert_like(tmp_path)
 
 
+@pytest.mark.parametrize("form", [(), ("--body",)], ids=["block", "body"])
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.nightly)])
-def test_asked_to_end_in_the_middle_of_a_long_step(tmp_path: Path, static: Static, workers: int) -> None:
+def test_asked_to_end_in_the_middle_of_a_long_step(
+    tmp_path: Path, static: Static, workers: int, form: tuple[str, ...]
+) -> None:
     """The step is given up, by this worker alone; nothing of it is left."""
-    given = [*options(tmp_path), "--wait-for", str(workers)]
+    given = [*options(tmp_path), "--wait-for", str(workers), *form]
     last = workers - 1
     with running(tmp_path) as (daemon, pod):
         for task in range(workers):
@@ -162,7 +164,7 @@ def test_asked_to_end_in_the_middle_of_a_long_step(tmp_path: Path, static: Stati
         assert pod.wait(last) == 143
         made = [line["step"] for line in diary(tmp_path) if line["task"] == str(last)]
         assert made == [1, 2, 3, 4], "the fifth is not committed by the one that gave it up"
-        assert not daemon.seen(EventKind.WORKER_LOST)
+        assert not daemon.seen("worker_lost")
         if workers == 1:
             pod.spawn(daemon.url, 0, [SCRIPT, *options(tmp_path)], restart=1)
         train_to_the_end(pod, daemon, [0], static)

@@ -572,6 +572,36 @@ def by_ddp() -> None:
         assert s.state["seen"] == s.steps_done == 10 * (epoch + 1), (s.state["seen"], s.steps_done)
 
 
+@other()
+def by_body() -> None:
+    """A body without a block, over virtual shards. What follows its step is taken back where that is void."""
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
+    s.track(scheduler=scheduler)
+    s.state["seen"] = 0
+    for epoch in s.epochs(EPOCHS):
+        for batch in s.batches():
+            optimizer.zero_grad()
+            for x, y in batch:
+                loss = cross_entropy(model(x), y)
+                loss.backward()
+            optimizer.step()
+            s.state["seen"] += 1
+            assert s.agree(loss.item()) > 0.0
+            scheduler.step()
+            tick()
+        assert s.state["seen"] == s.steps_done == 10 * (epoch + 1), (s.state["seen"], s.steps_done)
+
+
+@other()
+def by_block() -> None:
+    """A block that sets a name which the script uses after it: also where the step is void."""
+    for x, y in batches():
+        with s.step():
+            loss = plain(x, y)
+        assert loss.isfinite()
+        del loss
+
+
 @alone(r"the script caught an exception of a step and went on \(RuntimeError: out of memory\)")
 def catches_exceptions() -> None:
     for x, y in batches():
@@ -619,7 +649,7 @@ def own_negatives() -> None:
         one_epoch()
 
 
-@alone(r"call s.gather\(\) inside `with s.step\(\):`, before its last backward\(\)")
+@alone(r"call s.gather\(\) in a step, before its last backward\(\)")
 def gathered_too_late(x: Tensor, y: Tensor) -> None:
     plain(x, y)
     s.gather(x)
@@ -1003,6 +1033,8 @@ if __name__ == "__main__":
         # (Before BatchNorm some gradients are rounding alone, which Adam would enlarge.)
         optimizers = {part: torch.optim.SGD(each.parameters(), lr=0.05) for part, each in models.items()}
         given, stepped = models, optimizers
+    if name == "by_body":
+        model[1] = nn.Sequential(nn.BatchNorm1d(16).double(), nn.Tanh())
     if name == "by_ddp":
         model[0] = nn.Linear(64, 16, bias=False).double()  # before BatchNorm, as above
         model[1] = nn.Sequential(nn.BatchNorm1d(16).double(), nn.Tanh())
@@ -1017,6 +1049,7 @@ if __name__ == "__main__":
             dataset,
             batch_size=BATCH,
             collate={"crops_less": crop, "pads": pad}.get(name),
+            virtual_shards=4 if name == "by_body" else None,
             reduction="sum" if name == "sum_gathered" else "mean",
             options=elastic.Options(
                 order=own_order if name == "orders_that_differ" else None,

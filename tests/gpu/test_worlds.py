@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from malletrain.domain.event import EventKind
 from scripts.lab.ports import free_port
 from tests.elastic.coordinator import Coordinator, Forked, Pod, outside_slurm, running
 from tests.elastic.digits import (
@@ -99,7 +98,7 @@ def test_a_job_goes_on_from_a_checkpoint_that_the_device_copied_beside_its_steps
         spawn(pod, daemon, 0, [*given, "--checkpoint-s", "0.3"])
         wait_until(lambda: bool(list((tmp_path / "checkpoints").glob("step-*"))), 120, "a checkpoint")
         pod.kill(0)
-        wait_until(lambda: bool(daemon.seen(EventKind.WORKER_LOST)), 30, "it is lost")
+        wait_until(lambda: bool(daemon.seen("worker_lost")), 30, "it is lost")
         made = len(diary(tmp_path))
         spawn(pod, daemon, 0, given, restart=1)
         wait_until(lambda: len(diary(tmp_path)) > made, 120, "steps")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from malletrain.domain.decision import LeaveCause, LeavePilot
 from malletrain.domain.errors import Refused
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import FACTS, Event
 from malletrain.loop.membership.admission import Admission, Claim
 from malletrain.loop.membership.members import Membership
 from malletrain.loop.membership.next_world import JobTerms, LastWorlds
@@ -109,9 +109,10 @@ class Stage:
         world = self.members.world(1)
         return list(world.workers) if world else []
 
-    def seen(self, kind: EventKind) -> list[Event]:
+    def seen(self, kind: str) -> list[Event]:
+        assert kind in FACTS
         self.events.extend(self.members.reports())
-        return [event for event in self.events if event.kind is kind]
+        return [event for event in self.events if event.kind == kind]
 
 
 A, B, C, D = (f"9_{task}.0" for task in range(4))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from malletrain.domain.event import EventKind, JsonValue
+from malletrain.domain.event import JsonValue
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.membership.admission import Admission, Claim
 from malletrain.loop.membership.members import Membership
@@ -25,11 +25,11 @@ def report(world: World, nodes: int, batch: int, noise: float | None = None) -> 
     seconds = 0.05 + 0.0002 * batch / nodes + 0.02 * (nodes > 1)
     members = [f"x{n}" for n in range(nodes)]
     data: dict[str, JsonValue] = {"generation": nodes, "members": list(members)}
-    events = [event_of(world.clock.now(), EventKind.GENERATION, 1, data=data)]
+    events = [event_of(world.clock.now(), "generation", 1, data=data)]
     window: dict[str, JsonValue] = {
         "nodes": nodes, "samples": 100.0 * batch, "seconds": 100 * seconds, "steps": 100, "noise_scale": noise,
     }  # fmt: skip
-    events += [event_of(world.clock.now(), EventKind.SAMPLES, 1, "x0", data=dict(window)) for _ in range(3)]
+    events += [event_of(world.clock.now(), "samples", 1, "x0", data=dict(window)) for _ in range(3)]
     world.loop.record(events)
 
 
@@ -76,7 +76,7 @@ def test_generations_carry_the_batch_of_their_size() -> None:
         worker = membership.hello(Claim(1, f"9_{task}", 0, f"n{task}", 1000))
         membership.report(worker.id, Warm(f"host:{task}", {}))
     membership.tick()
-    told = [event for event in membership.reports() if event.kind is EventKind.GENERATION]
+    told = [event for event in membership.reports() if event.kind == "generation"]
     made: list[dict[str, Any]] = [dict(data_of(event)) for event in told]
     assert made[0]["batch"] == {1: 64, 2: 256}[len(made[0]["members"])]
     plan = membership.directive_for("9_1.0").plan

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from malletrain.decide.rules import Rules
-from malletrain.domain.event import EventKind, JsonValue
+from malletrain.domain.event import JsonValue
 from malletrain.domain.job import Curve, Elastic, Profile, ThroughputSample
 from malletrain.domain.snapshot import Node, NodeState
 from malletrain.learn.class_curves import class_speeds, curves_on_classes, fits_by_class, least_on
@@ -60,7 +60,7 @@ class Training:
             if members != self.members.get(job_id, ()):
                 self.generation += 1
                 data: dict[str, JsonValue] = {"generation": self.generation, "members": list(members)}
-                events.append(event_of(now, EventKind.GENERATION, job_id, data=data))
+                events.append(event_of(now, "generation", job_id, data=data))
             elif members:
                 kinds = {
                     p.id: self.world.cluster.nodes[p.node].kind
@@ -71,7 +71,7 @@ class Training:
                     "nodes": len(members), "samples": 10 * self.rate(job_id), "seconds": 10.0, "steps": 20,
                     "rates": rates,
                 }  # fmt: skip
-                events.append(event_of(now, EventKind.SAMPLES, job_id, members[0], data=rated))
+                events.append(event_of(now, "samples", job_id, members[0], data=rated))
             self.members[job_id] = members
         self.world.workers.report(*events)
 

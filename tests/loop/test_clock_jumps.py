@@ -10,7 +10,7 @@ import pytest
 from malletrain.decide.leaving import overdue_leaves, overdue_pilots
 from malletrain.decide.yielding import YieldPlan
 from malletrain.domain.decision import Action, LeaveCause, RecyclePilot
-from malletrain.domain.event import ActionIntent, Event, EventKind
+from malletrain.domain.event import ActionIntent, Event
 from malletrain.domain.job import JobPhase, JobView, Pilot, PilotPhase
 from malletrain.domain.snapshot import Snapshot
 from malletrain.loop.tick import Loop
@@ -56,7 +56,7 @@ class Jumping(World):
 
     def warm(self) -> None:
         for name, pilot in self.running().items():
-            self.loop.record([event_of(self.daemons.now(), EventKind.WORKER_WARM, 1, pilot, name)])
+            self.loop.record([event_of(self.daemons.now(), "worker_warm", 1, pilot, name)])
 
 
 @pytest.mark.parametrize("by_s", JUMPS)

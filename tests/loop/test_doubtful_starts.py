@@ -9,11 +9,12 @@ from itertools import pairwise
 import pytest
 
 from malletrain.domain.decision import LeaveCause, LeavePilot, Outcome, RecyclePilot, StartPilot
-from malletrain.domain.event import ActionIntent, Event, EventKind, PilotStarted
+from malletrain.domain.event import ActionIntent, ActionOutcome, DaemonStarted, Event, PilotHeld, PilotStarted
 from malletrain.domain.job import Curve
 from malletrain.domain.slurm_reasons import diagnose
 from malletrain.domain.snapshot import SlurmJob, SlurmState, Snapshot
 from malletrain.loop.ledger import Ledger
+from malletrain.loop.trackers.start_backoff import StartBackoff
 from tests.messages import says
 from tests.world import RULES, World, job, main_job, node
 
@@ -184,7 +185,7 @@ def test_a_task_that_its_owner_holds_again_before_it_begins_is_a_start_that_fail
 
 
 def bad_events(world: World) -> list[Event]:
-    return [e for e in world.journal.events if e.job == 1 and e.kind in (EventKind.INTENT, EventKind.PILOT_WAITS)]
+    return [e for e in world.journal.events if e.job == 1 and e.kind in ("intent", "pilot_waits")]
 
 
 def test_a_limit_below_every_node_is_one_refusal_and_no_event_until_it_is_tried_again() -> None:
@@ -196,7 +197,7 @@ def test_a_limit_below_every_node_is_one_refusal_and_no_event_until_it_is_tried_
     for _ in range(25):
         world.tick()
     assert world.journal.events[before:] == []
-    assert not [e for e in waited if e.kind is EventKind.PILOT_WAITS]
+    assert not [e for e in waited if e.kind == "pilot_waits"]
     assert says(world.refusal(1), "limit", "partition", "Slurm says: BadConstraints")
     why = world.loop.waiting(1)
     assert "BadConstraints" in why
@@ -204,6 +205,15 @@ def test_a_limit_below_every_node_is_one_refusal_and_no_event_until_it_is_tried_
     for _ in range(400):
         world.tick()
     assert len(world.rounds(1)) <= 8, "longer each time"
+
+
+@pytest.mark.parametrize("acted", [True, False])
+def test_a_start_that_its_daemon_did_not_live_to_make_is_no_doubt(acted: bool) -> None:
+    backoff, start = StartBackoff(), StartPilot(1, "9_0", "n1", 300.0, "a hole")
+    made = (ActionOutcome(start, True),) if acted else ()
+    for payload in (ActionIntent(start), *made, DaemonStarted("1"), PilotHeld()):
+        backoff.apply(Event(1000.0, payload, 1, "9_0", "n1"))
+    assert list(backoff.doubtful(1001.0)) == [1] * acted
 
 
 def test_a_ledger_folded_anew_doubts_the_same() -> None:

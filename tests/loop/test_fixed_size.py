@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.domain.event import Event, EventKind, ScriptChecked
+from malletrain.domain.event import Event, ScriptChecked
 from malletrain.domain.job import Elastic, ScriptCheck, ScriptVerdict, size_kept, terms_of
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.membership.admission import Claim, admit
@@ -52,7 +52,7 @@ def test_where_no_check_decided_a_step_is_tried_as_the_world_grows_until_one_is_
     three.obey(A, B, C, D)
     three.members.report(A, Compared(text))
     three.members.report(B, Compared("a second word"))
-    _, found = three.seen(EventKind.SCRIPT_CHECKED)
+    _, found = three.seen("script_checked")
     assert data_of(found)["verdict"] == ("different" if text else "undecided")
     assert found.reason == text if text else says(found.reason, "gradients", "equal")
     job_now = three.members.job(1)
@@ -161,12 +161,12 @@ def test_it_is_checked_once_beside_one_worker_at_a_time(three: Stage) -> None:
     assert three.members.may_check(A, DIGEST)
     assert not three.members.may_check(B, DIGEST), "A does"
     three.members.report(B, CheckDone(DIGEST, "different"))
-    assert three.seen(EventKind.SCRIPT_CHECKED) == [], "B was not asked"
+    assert three.seen("script_checked") == [], "B was not asked"
     three.members.report(A, Exited(-9))
     assert three.members.may_check(B, DIGEST), "A is gone, and has said nothing"
     three.members.report(B, CheckDone(DIGEST, "equal"))
     assert not three.members.may_check(C, DIGEST)
-    (event,) = three.seen(EventKind.SCRIPT_CHECKED)
+    (event,) = three.seen("script_checked")
     assert data_of(event) == {"digest": DIGEST, "verdict": "equal", "text": "", "nodes": 3}
     three.obey(B, C)
     assert three.world() == [B, C], "it is resized as ever"
@@ -254,17 +254,17 @@ def go_on(stage: Stage, *workers: str) -> None:
 def test_a_job_whose_newcomers_fail_alike_takes_no_more_nodes(three: Stage) -> None:
     fails(three, 3)
     fails(three, 4)
-    assert three.seen(EventKind.SCRIPT_CHECKED) == []
+    assert three.seen("script_checked") == []
     fails(three, 5)
     go_on(three, A, B, C)
-    (event,) = three.seen(EventKind.SCRIPT_CHECKED)
+    (event,) = three.seen("script_checked")
     found = data_of(event)
     assert (found["verdict"], found["nodes"]) == ("different", 3)
     assert says(found["text"], "3 newcomers", "RuntimeError: no device 5 (train.py:12)")
     assert three.members.job(1).terms.fixed  # type: ignore[union-attr]
     fails(three, 6)
     go_on(three, A, B, C)
-    assert len(three.seen(EventKind.SCRIPT_CHECKED)) == 1
+    assert len(three.seen("script_checked")) == 1
 
 
 @pytest.mark.parametrize("joins", [False, True])
@@ -277,7 +277,7 @@ def test_the_others_train_on_at_their_size_also_where_the_last_newcomer_had_join
         three.members.report(worker, Failed(10 * task, f"RuntimeError: no device {task}"))
         go_on(three, A, B, C)
         assert three.world() == [A, B, C]
-    (event,) = three.seen(EventKind.SCRIPT_CHECKED)
+    (event,) = three.seen("script_checked")
     assert data_of(event)["nodes"] == 3
 
 
@@ -285,7 +285,7 @@ def test_failures_that_differ_by_an_address_are_alike(three: Stage) -> None:
     for task, address in ((3, "0x7f10ab"), (4, "0x7f10ac"), (5, "0x7fe0")):
         fails(three, task, f"TypeError: <Device object at {address}> (train.py:12)")
     go_on(three, A, B, C)
-    assert three.seen(EventKind.SCRIPT_CHECKED)
+    assert three.seen("script_checked")
 
 
 def test_a_check_under_way_does_not_free_a_job_whose_newcomers_failed(three: Stage) -> None:
@@ -294,7 +294,7 @@ def test_a_check_under_way_does_not_free_a_job_whose_newcomers_failed(three: Sta
         fails(three, task)
     go_on(three, A, B, C)
     three.members.report(A, CheckDone(DIGEST, "equal", ""))
-    assert len(three.seen(EventKind.SCRIPT_CHECKED)) == 1
+    assert len(three.seen("script_checked")) == 1
 
 
 def test_newcomers_that_are_never_warm_fail_alike(three: Stage) -> None:
@@ -305,7 +305,7 @@ def test_newcomers_that_are_never_warm_fail_alike(three: Stage) -> None:
             for name in (A, B, C, worker):
                 three.members.alive(name)
             three.pass_time(limit / 19)
-    assert three.seen(EventKind.SCRIPT_CHECKED)
+    assert three.seen("script_checked")
 
 
 def test_failures_of_other_kinds_or_with_a_join_between_are_no_row(three: Stage) -> None:
@@ -321,4 +321,4 @@ def test_failures_of_other_kinds_or_with_a_join_between_are_no_row(three: Stage)
     for _ in range(2):
         three.pass_time(40.0)
     fails(three, 9)
-    assert three.seen(EventKind.SCRIPT_CHECKED) == []
+    assert three.seen("script_checked") == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from malletrain.decide.rules import MainPromise, Rules
-from malletrain.domain.event import Event, EventKind, JsonValue
+from malletrain.domain.event import Event, JsonValue
 from malletrain.domain.snapshot import BackfillPlan, NodeState, Snapshot
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.trackers.harm_signals import HarmSignalTracker
@@ -14,11 +14,11 @@ from tests.world import START, World, event_of, job, node
 
 
 def started(at: float, pilot: str = "7_0", where: str = "n0") -> Event:
-    return event_of(at, EventKind.PILOT_STARTED, 1, pilot, where)
+    return event_of(at, "pilot_started", 1, pilot, where)
 
 
 def asked(at: float, pilot: str = "7_0") -> Event:
-    return event_of(at, EventKind.INTENT, 1, pilot, "n0", data={"type": "leave"})
+    return event_of(at, "intent", 1, pilot, "n0", data={"type": "leave"})
 
 
 def seen(state: NodeState, reason: str = "") -> Snapshot:
@@ -28,7 +28,7 @@ def seen(state: NodeState, reason: str = "") -> Snapshot:
 def test_a_pilot_that_takes_long_to_leave_is_slow() -> None:
     signs = HarmSignalTracker()
     for pilot, took_s in (("7_0", 12.0), ("7_1", 61.0)):
-        for event in (started(0, pilot), asked(10, pilot), event_of(10 + took_s, EventKind.PILOT_HELD, 1, pilot)):
+        for event in (started(0, pilot), asked(10, pilot), event_of(10 + took_s, "pilot_held", 1, pilot)):
             signs.apply(event)
     assert signs.seen().slow_exits == (71.0,)
 
@@ -36,7 +36,7 @@ def test_a_pilot_that_takes_long_to_leave_is_slow() -> None:
 def test_preemptions_are_counted_those_of_one_wide_main_job_once() -> None:
     signs = HarmSignalTracker()
     for number, (at, preempted) in enumerate([(5, True), (6, False), (7, True), (40, True), (66, True), (200, True)]):
-        signs.apply(event_of(at, EventKind.PILOT_ENDED, 1, f"7_{number}", data={"preempted": preempted}))
+        signs.apply(event_of(at, "pilot_ended", 1, f"7_{number}", data={"preempted": preempted}))
     assert signs.seen().preempted == (5, 66, 200)
 
 
@@ -48,8 +48,8 @@ def test_where_the_site_promises_a_delay_only_main_jobs_that_were_later_are_sign
             "main_job": str(number), "submitted_at": at, "started_at": at + wait_s, "left_at": at + wait_s,
             "preempted": True,
         }  # fmt: skip
-        ended = event_of(at + wait_s, EventKind.PILOT_ENDED, 1, pilot, data={"preempted": True})
-        ledger.apply([ended, event_of(at + wait_s + 1, EventKind.MAIN_MET, 1, pilot, "n0", data=met)])
+        ended = event_of(at + wait_s, "pilot_ended", 1, pilot, data={"preempted": True})
+        ledger.apply([ended, event_of(at + wait_s + 1, "main_met", 1, pilot, "n0", data=met)])
     without = ledger.signs_of_harm(Rules())
     assert (without.preempted, without.late_main_jobs) == ((START + 1.0, START + 540.0), ())
     assert ledger.signs_of_harm(Rules(promise=MainPromise(cycle_ratio=1.5))) == without, "it says nothing of a delay"
@@ -61,10 +61,10 @@ def test_where_the_site_promises_a_delay_only_main_jobs_that_were_later_are_sign
 def test_a_node_that_slurm_takes_out_of_service_after_a_pilot_ails_once() -> None:
     signs = HarmSignalTracker()
     signs.apply(started(START))
-    signs.apply(event_of(START + 60, EventKind.PILOT_HELD, 1, "7_0", "n0"))
+    signs.apply(event_of(START + 60, "pilot_held", 1, "7_0", "n0"))
     sick = seen(NodeState.DRAINED, "Kill task failed [root@2026-11-20T20:00:00]")
     (event,) = signs.look(sick, 0, START + 90)
-    assert (event.kind, event.node, event.pilot) == (EventKind.NODE_AILS, "n0", "7_0")
+    assert (event.kind, event.node, event.pilot) == ("node_ails", "n0", "7_0")
     assert "drained (Kill task failed" in event.reason
     signs.apply(event)
     assert signs.look(sick, 0, START + 100) == []
@@ -76,7 +76,7 @@ def test_a_node_that_slurm_takes_out_of_service_after_a_pilot_ails_once() -> Non
 def test_what_staff_drains_or_fails_long_after_is_not_the_pilots() -> None:
     signs = HarmSignalTracker()
     signs.apply(started(START))
-    signs.apply(event_of(START + 60, EventKind.PILOT_HELD, 1, "7_0", "n0"))
+    signs.apply(event_of(START + 60, "pilot_held", 1, "7_0", "n0"))
     assert signs.look(seen(NodeState.DRAINED, "new disk [root@2026-11-20T20:00:00]"), 0, START + 90) == []
     assert signs.look(seen(NodeState.DRAINED, "Kill task failed"), 0, START + 961) == []
 
@@ -102,7 +102,7 @@ def test_a_loop_keeps_them_and_a_ledger_folded_anew_agrees() -> None:
         world.tick()
     world.cluster.nodes["n0"] = node("n0", NodeState.DRAINED, reason="Epilog error")
     world.tick()
-    assert [e.node for e in world.journal.events if e.kind is EventKind.NODE_AILS] == ["n0"]
+    assert [e.node for e in world.journal.events if e.kind == "node_ails"] == ["n0"]
     again = Ledger()
     again.apply(world.journal.read())
     assert again.harm_signals.seen() == world.loop.ledger.harm_signals.seen()

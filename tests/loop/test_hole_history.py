@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from malletrain.domain.event import EventKind
 from malletrain.domain.snapshot import NodeState
 from malletrain.loop.ledger import Ledger
 from tests.world import RULES, World, data_of, event_of, job, main_job
 
 
 def holes(world: World) -> list[tuple[str, tuple[str, ...], object]]:
-    kinds = (EventKind.HOLES_OPENED, EventKind.HOLES_ENDED)
+    kinds = ("holes_opened", "holes_ended")
     return [
         (e.kind, tuple(data_of(e)["nodes"]), data_of(e).get("taken", data_of(e).get("seen_whole")))  # type: ignore[arg-type]
         for e in world.journal.events
@@ -71,10 +70,10 @@ def test_a_restart_forgets_what_was_open_but_which_nodes_became_idle_together() 
     began = world.clock.now()
     world.cluster.set_main([])
     world.tick()
-    world.loop.record([event_of(world.clock.now() + 900.0, EventKind.DAEMON_STARTED)])
+    world.loop.record([event_of(world.clock.now() + 900.0, "daemon_started")])
     assert world.loop.ledger.holes.open() == {}
     at = world.clock.now() + 910.0
-    world.loop.record([event_of(at, EventKind.HOLES_OPENED, data={"nodes": ["n0", "n1"], "seen_whole": False})])
+    world.loop.record([event_of(at, "holes_opened", data={"nodes": ["n0", "n1"], "seen_whole": False})])
     opened = world.loop.ledger.holes.open()
     assert opened["n1"] <= began < opened["n0"] < at
     again = Ledger()
@@ -101,7 +100,7 @@ def test_a_wide_pilot_holds_nodes_that_became_idle_together_also_those_that_an_e
         world.cluster.set_main(running)
         world.tick()
     if restarted:
-        world.loop.record([event_of(world.clock.now(), EventKind.DAEMON_STARTED)])
+        world.loop.record([event_of(world.clock.now(), "daemon_started")])
         world.tick(200.0)
     world.submit(job(1))
     world.tick()

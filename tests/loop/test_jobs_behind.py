@@ -9,7 +9,7 @@ import pytest
 from malletrain.api.explain import explain
 from malletrain.api.people_rows import delay_row
 from malletrain.api.visibility import Visibility
-from malletrain.domain.event import Event, EventKind, JsonValue, MainJobMet
+from malletrain.domain.event import Event, JsonValue, MainJobMet
 from malletrain.domain.snapshot import SlurmJob, Snapshot
 from malletrain.loop.tick import Loop
 from malletrain.loop.trackers.main_jobs import DelayCause, JobsBehind, MainJobDelay
@@ -67,14 +67,14 @@ def test_the_delay_is_that_of_the_job_in_front_at_most_and_its_own_wait() -> Non
     tracker = PromiseTracker()
     tracker.look(seen(at=START - 90), 0, None, START - 90, RULES)
     given: dict[str, JsonValue] = {"main_job": "20", "submitted_at": START}
-    tracker.apply(event_of(START + 1, EventKind.MAIN_MET, data=given))
+    tracker.apply(event_of(START + 1, "main_met", data=given))
     met = {**given, "started_at": START + 20, "left_at": START + 19}
-    tracker.apply(event_of(START + 22, EventKind.MAIN_MET, 1, "7_0", "n0", data=met))
+    tracker.apply(event_of(START + 22, "main_met", 1, "7_0", "n0", data=met))
     for name, submitted, started in (("21", START - 60, START + 30), ("22", START + 15, START + 25)):
         after: dict[str, JsonValue] = {"main_job": name, "submitted_at": submitted, "started_at": started}
-        tracker.apply(event_of(started + 2, EventKind.MAIN_MET, node="n5", data={**after, "waited_for": "20"}))
+        tracker.apply(event_of(started + 2, "main_met", node="n5", data={**after, "waited_for": "20"}))
     then: dict[str, JsonValue] = {"main_job": "23", "submitted_at": START + 20, "started_at": START + 60}
-    tracker.apply(event_of(START + 62, EventKind.MAIN_MET, node="n5", data={**then, "waited_for": "22"}))
+    tracker.apply(event_of(START + 62, "main_met", node="n5", data={**then, "waited_for": "22"}))
     found = {each.main_job: each for each in tracker.delays(0.0)}
     assert {name: each.delay_s for name, each in found.items()} == {"20": 20.0, "21": 20.0, "22": 10.0, "23": 10.0}
     assert found["22"].cause is DelayCause.BEHIND

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import RecyclePilot, StartPilot
-from malletrain.domain.event import ActionIntent, Event, EventKind, WorkerLost
+from malletrain.domain.event import ActionIntent, ActionOutcome, Event, PilotHeld, WorkerLost
 from malletrain.domain.job import PilotEnd, PilotPhase
 from malletrain.domain.snapshot import Reservation, SlurmState
 from malletrain.loop.ledger import Ledger
@@ -43,7 +43,7 @@ def held(world: World) -> dict[str, tuple[str, ...]]:
 def warm(world: World) -> None:
     """Every running pilot's worker says that it is ready."""
     running = [p for p in world.loop.views[1].active if p.phase is PilotPhase.RUNNING]
-    world.workers.report(*(event_of(world.clock.now(), EventKind.WORKER_WARM, 1, p.id, p.node) for p in running))
+    world.workers.report(*(event_of(world.clock.now(), "worker_warm", 1, p.id, p.node) for p in running))
     world.loop.react()
 
 
@@ -95,15 +95,29 @@ def test_a_task_that_slurm_does_not_start_is_taken_back_whole_and_fails_once() -
     world.tick()
     view = world.loop.views[1]
     assert view.failures == 1
-    ended = [e for e in world.journal.events if e.kind is EventKind.PILOT_ENDED]
+    ended = [e for e in world.journal.events if e.kind == "pilot_ended"]
     assert [e.pilot for e in ended] == [name, f"{name}+1", f"{name}+2"]
+
+
+def test_a_job_whose_start_did_not_begin_is_tried_again_with_one_task() -> None:
+    """It was allowed one node more, which no task of several fits: it waited for ever."""
+    world = World(nodes=6, rules=few_pilots(6))
+    world.submit(job(1, most=6), 12)
+    start, now = StartPilot(1, "101_0", "n0", 300.0, "a hole"), world.clock.now()
+    began = Event(now, ActionOutcome(start, True), 1, "101_0", "n0"), Event(now, PilotHeld(), 1, "101_0", "n0")
+    world.loop.record(began)
+    world.tick()
+    assert held(world) == {}, "it rests"
+    for _ in range(5):
+        world.tick()
+    assert sorted(len(nodes) for nodes in held(world).values()) == [3, 3]
 
 
 def test_a_preempted_task_counts_as_one_preemption() -> None:
     world = filled(nodes=3)
     world.cluster.set_main([main_job(7, nodes=["n1"])])
     world.tick()
-    ended = [e for e in world.journal.events if e.kind is EventKind.PILOT_ENDED]
+    ended = [e for e in world.journal.events if e.kind == "pilot_ended"]
     assert len(ended) == 3
     assert sum(bool(data_of(e).get("preempted")) for e in ended) == 1
 
@@ -116,7 +130,7 @@ def test_the_nodes_are_given_back_when_the_last_worker_has_left_not_before(last:
     order = [p for p in pilots if p is not pilots[last]] + [pilots[last]]
     for pilot in order:
         assert held(world), "the task still holds its nodes"
-        world.workers.report(event_of(world.clock.now(), EventKind.WORKER_LEFT, 1, pilot.id, pilot.node, "told to"))
+        world.workers.report(event_of(world.clock.now(), "worker_left", 1, pilot.id, pilot.node, "told to"))
         world.loop.take_reports()
         world.workers.leave = lambda action: None  # type: ignore[method-assign]  # the others take their time
         world.loop.react()
@@ -194,7 +208,7 @@ def test_a_narrow_pilot_makes_room_for_wider_ones_once_it_has_stayed_a_while() -
         world.tick()
     assert sorted(map(len, held(world).values())) == [1, 1], "its job has hardly had its node"
     world.tick(400.0)
-    reasons = [e.reason for e in world.journal.events if e.kind is EventKind.INTENT]
+    reasons = [e.reason for e in world.journal.events if e.kind == "intent"]
     assert any(says(reason, "room", "one") for reason in reasons)
     for _ in range(6):
         world.tick()
@@ -202,7 +216,7 @@ def test_a_narrow_pilot_makes_room_for_wider_ones_once_it_has_stayed_a_while() -
     starts = world.journal.events[-1].seq
     for _ in range(60):
         world.tick()
-    moved = [e for e in world.journal.events if (e.seq or 0) > (starts or 0) and e.kind is EventKind.INTENT]
+    moved = [e for e in world.journal.events if (e.seq or 0) > (starts or 0) and e.kind == "intent"]
     assert not moved, "and then all stay"
 
 

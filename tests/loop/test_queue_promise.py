@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.domain.decision import LeaveCause, LeavePilot
-from malletrain.loop.trackers.queue_promise import (
+from malletrain.loop.queue_promise import (
     HARMLESS_CYCLE_S,
     ControllerBudget,
     HourDemands,
@@ -136,7 +136,7 @@ def test_the_hour_counts_where_enough_is_known_of_it() -> None:
 
 def test_the_curve_of_harvest_against_the_bound_never_falls() -> None:
     hour, took = spread([1] * 90 + [4] * 60 + [9] * 50), YieldTimes((3.0, 6.0, 12.0), 30.0)
-    curve = reserve_curve(hour, took, [(20, 3.0), (6, 1.0)], [1, 5, 10, 20, 40, 60])
+    curve = reserve_curve(hour, took, [20, 20, 20, 6], [1, 5, 10, 20, 40, 60])
     left = [share for _, _, share in curve]
     assert left == sorted(left)
     assert (left[0] < 0.7, left[-1]) == (True, 1.0)

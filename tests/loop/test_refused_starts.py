@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from malletrain.domain.decision import Outcome, StartPilot
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import Event
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.trackers.start_backoff import REFUSED
 from tests.messages import says
@@ -34,7 +34,7 @@ class Refusing(World):
         self.cluster.start = refuse  # type: ignore[method-assign]
 
     def refusals(self) -> list[Event]:
-        return [event for event in self.journal.events if event.kind is EventKind.STARTS_REFUSED]
+        return [event for event in self.journal.events if event.kind == "starts_refused"]
 
     def rounds(self, number: int) -> list[float]:
         return sorted({at for at, asked in self.asked if asked == number})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from malletrain.domain.event import EventKind, WorkerLost
+from malletrain.domain.event import WorkerLost
 from malletrain.loop.membership.next_world import JobTerms
 from malletrain.wire.messages import Fault, Left, Standing, Switched, Warm
 from tests.loop.stage import A, B, C, Stage
@@ -39,7 +39,7 @@ def _numbered(stage: Stage, worker: str) -> int:
 
 def _fenced(stage: Stage) -> list[str | None]:
     """The pilots whose nodes are taken back."""
-    lost = stage.seen(EventKind.WORKER_LOST)
+    lost = stage.seen("worker_lost")
     return [event.pilot for event in lost if isinstance(event.payload, WorkerLost) and event.payload.fenced]
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from malletrain.decide.rules import Rules
-from malletrain.domain.event import EventKind, JsonValue
+from malletrain.domain.event import JsonValue
 from malletrain.loop.trackers.costs import ReleaseLatency
 from tests.world import RULES, START, World, data_of, event_of, job, main_job
 
 
 def left(exits: ReleaseLatency, pilot: str, at: float, after_s: float, *, ran: bool = True) -> None:
     if ran:
-        exits.apply(event_of(at - 100.0, EventKind.PILOT_STARTED, 1, pilot, "n0"))
-    exits.apply(event_of(at, EventKind.INTENT, 1, pilot, "n0", data={"type": "recycle"}))
-    exits.apply(event_of(at + 1.0, EventKind.INTENT, 1, pilot, "n0", data={"type": "recycle"}))
-    exits.apply(event_of(at + after_s, EventKind.PILOT_HELD, 1, pilot))
+        exits.apply(event_of(at - 100.0, "pilot_started", 1, pilot, "n0"))
+    exits.apply(event_of(at, "intent", 1, pilot, "n0", data={"type": "recycle"}))
+    exits.apply(event_of(at + 1.0, "intent", 1, pilot, "n0", data={"type": "recycle"}))
+    exits.apply(event_of(at + after_s, "pilot_held", 1, pilot))
 
 
 def test_nearly_the_longest_exit_counts_and_outliers_do_not() -> None:
@@ -36,27 +36,27 @@ def test_when_nodes_are_free_is_slurms_own_time_and_no_looks(taken_back: dict[st
     assert exits.free_s() is None
     for n, free_s in enumerate((10.0, 11.0, 90.0)):
         at, pilot = 1000.0 * n, f"1_{n}"
-        exits.apply(event_of(at, EventKind.PILOT_STARTED, 1, pilot, "n0"))
-        exits.apply(event_of(at + 50, EventKind.INTENT, 1, pilot, "n0", data={"type": "recycle", **taken_back}))
-        exits.apply(event_of(at + 150, EventKind.PILOT_HELD, 1, pilot, data={"left_at": at + 50 + free_s}))
+        exits.apply(event_of(at, "pilot_started", 1, pilot, "n0"))
+        exits.apply(event_of(at + 50, "intent", 1, pilot, "n0", data={"type": "recycle", **taken_back}))
+        exits.apply(event_of(at + 150, "pilot_held", 1, pilot, data={"left_at": at + 50 + free_s}))
     assert exits.free_s() == 11.0
 
 
 def test_a_node_that_was_taken_back_before_its_worker_left_tells_nothing() -> None:
     exits = ReleaseLatency()
-    exits.apply(event_of(1000.0, EventKind.PILOT_STARTED, 1, "1_0", "n0"))
-    exits.apply(event_of(1001.0, EventKind.INTENT, 1, "1_0", "n0", data={"type": "recycle", "main_job": "9"}))
-    exits.apply(event_of(1031.0, EventKind.PILOT_HELD, 1, "1_0"))
+    exits.apply(event_of(1000.0, "pilot_started", 1, "1_0", "n0"))
+    exits.apply(event_of(1001.0, "intent", 1, "1_0", "n0", data={"type": "recycle", "main_job": "9"}))
+    exits.apply(event_of(1031.0, "pilot_held", 1, "1_0"))
     assert exits.usual_s() is None
 
 
 def test_a_pilot_that_never_ran_and_a_daemon_that_was_away_tell_nothing() -> None:
     exits = ReleaseLatency()
     left(exits, "1_0", 1000.0, 0.5, ran=False)
-    exits.apply(event_of(2000.0, EventKind.PILOT_STARTED, 1, "1_1", "n0"))
-    exits.apply(event_of(2001.0, EventKind.INTENT, 1, "1_1", "n0", data={"type": "recycle"}))
-    exits.apply(event_of(2050.0, EventKind.DAEMON_STARTED))
-    exits.apply(event_of(2060.0, EventKind.PILOT_HELD, 1, "1_1"))
+    exits.apply(event_of(2000.0, "pilot_started", 1, "1_1", "n0"))
+    exits.apply(event_of(2001.0, "intent", 1, "1_1", "n0", data={"type": "recycle"}))
+    exits.apply(event_of(2050.0, "daemon_started"))
+    exits.apply(event_of(2060.0, "pilot_held", 1, "1_1"))
     assert exits.usual_s() is None
 
 

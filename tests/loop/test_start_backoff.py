@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from malletrain.domain.decision import Outcome, RecyclePilot, StartPilot
-from malletrain.domain.event import EventKind
 from malletrain.domain.slurm_reasons import diagnose
 from malletrain.domain.snapshot import SlurmJob, SlurmState, Snapshot
 from malletrain.loop.ledger import Ledger
@@ -47,8 +46,7 @@ class Stubborn(World):
 
     def starts_on(self, name: str) -> int:
         return sum(
-            e.kind is EventKind.INTENT and data_of(e)["type"] == "start" and e.node == name
-            for e in self.journal.events
+            e.kind == "intent" and data_of(e)["type"] == "start" and e.node == name for e in self.journal.events
         )
 
 
@@ -59,7 +57,7 @@ def test_a_node_on_which_a_pilot_did_not_start_rests_and_the_other_is_used() -> 
         world.tick()
     assert world.starts_on("n0") == 1
     assert set(world.running()) == {"n1"}
-    (recycled,) = [e for e in world.journal.events if data_of(e).get("unstarted") and e.kind is EventKind.INTENT]
+    (recycled,) = [e for e in world.journal.events if data_of(e).get("unstarted") and e.kind == "intent"]
     assert says(recycled.reason, "tier", "(Slurm says: Resources)")
     assert world.loop.last_decision is not None
     refused = {r.subject: r.reason for r in world.loop.last_decision.refusals}

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from malletrain.domain.decision import LeaveCause, StartPilot
-from malletrain.domain.event import Event, EventKind, JsonValue
+from malletrain.domain.event import Event, JsonValue
 from malletrain.domain.job import Curve
 from malletrain.learn.stragglers import MIN_WINDOWS
 from malletrain.loop.ledger import Ledger
@@ -25,11 +25,11 @@ def report(world: World, rates: dict[str, float], windows: int = 1, members: Seq
     said = Samples(1, 4, 300, 3.0, 10, 0, rates={f"{p}.0": rates.get(p, 100.0) for p in members})
     body = {key: value for key, value in json.loads(json.dumps(to_json(said))).items() if key != "type"}
     for _ in range(windows):
-        world.workers.report(event_of(world.clock.now(), EventKind.SAMPLES, 1, members[0], data=body))
+        world.workers.report(event_of(world.clock.now(), "samples", 1, members[0], data=body))
 
 
 def warm(world: World, *pilots: str) -> None:
-    world.workers.report(*(event_of(world.clock.now(), EventKind.WORKER_WARM, 1, p) for p in pilots))
+    world.workers.report(*(event_of(world.clock.now(), "worker_warm", 1, p) for p in pilots))
 
 
 def on_four(nodes: int) -> World:
@@ -42,14 +42,14 @@ def on_four(nodes: int) -> World:
     warm(world, *world.running().values())
     members = tuple(world.running().values())
     world.workers.report(
-        event_of(world.clock.now(), EventKind.GENERATION, 1, data={"generation": 1, "members": list(members)})
+        event_of(world.clock.now(), "generation", 1, data={"generation": 1, "members": list(members)})
     )
     world.tick()
     return world
 
 
 def intents(world: World, kind: str) -> list[Event]:
-    return [e for e in world.journal.events if e.kind is EventKind.INTENT and data_of(e)["type"] == kind]
+    return [e for e in world.journal.events if e.kind == "intent" and data_of(e)["type"] == kind]
 
 
 def refused(world: World, subject: str) -> list[str]:
@@ -134,7 +134,7 @@ def test_one_bad_window_moves_nobody() -> None:
 def test_rates_of_nobody_change_nothing(rates: dict[str, float]) -> None:
     world = on_four(6)
     data: dict[str, JsonValue] = {"nodes": 4, "samples": 300, "seconds": 3.0, "steps": 10, "rates": {**rates}}
-    world.workers.report(*[event_of(world.clock.now(), EventKind.SAMPLES, 1, data=data)] * MIN_WINDOWS)
+    world.workers.report(*[event_of(world.clock.now(), "samples", 1, data=data)] * MIN_WINDOWS)
     world.tick()
     assert len(world.running()) == 4
 
@@ -167,7 +167,7 @@ class Training:
                 self.members, self.generation = members, self.generation + 1
                 warm(self.world, *members)
                 told: dict[str, JsonValue] = {"generation": self.generation, "members": list(members)}
-                self.world.workers.report(event_of(self.world.clock.now(), EventKind.GENERATION, 1, data=told))
+                self.world.workers.report(event_of(self.world.clock.now(), "generation", 1, data=told))
             report(self.world, {p: self.pace(at[p], rank) for rank, p in enumerate(members)}, members=members)
             self.world.tick()
 

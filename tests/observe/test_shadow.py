@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.domain.event import EventKind
 from malletrain.domain.job import Curve
 from malletrain.domain.snapshot import Node, NodeState
 from malletrain.loop.memory import ManualClock, MemoryCluster, MemoryJournal
@@ -42,9 +41,9 @@ class Observed:
         begun: dict[str, object] = {"look_s": 2.0, "leave_s": 2.0}
         self.loop.record(
             [
-                event_of(START, EventKind.DAEMON_STARTED, data=begun),  # type: ignore[arg-type]
-                event_of(START, EventKind.JOB_ANNOUNCED, 1, data=announced(demand)),
-                event_of(START, EventKind.TASKS_ADDED, 1, data={"array_id": 10, "tasks": list(range(8))}),
+                event_of(START, "daemon_started", data=begun),  # type: ignore[arg-type]
+                event_of(START, "job_announced", 1, data=announced(demand)),
+                event_of(START, "tasks_added", 1, data={"array_id": 10, "tasks": list(range(8))}),
             ]
         )
 
@@ -52,7 +51,7 @@ class Observed:
         self.clock.advance(after_s)
         self.loop.tick()
         jobs = self.shadow.take_main_started()
-        self.loop.record([event_of(self.clock.now(), EventKind.MAIN_STARTED, data={"jobs": jobs})])
+        self.loop.record([event_of(self.clock.now(), "main_started", data={"jobs": jobs})])
 
 
 def four() -> Observed:
@@ -121,9 +120,9 @@ def test_time_away_does_not_count() -> None:
     world = four()
     world.tick()
     world.tick()
-    world.loop.record([event_of(world.clock.now(), EventKind.DAEMON_STOPPED)])
+    world.loop.record([event_of(world.clock.now(), "daemon_stopped")])
     world.clock.advance(9999.0)
-    world.loop.record([event_of(world.clock.now(), EventKind.DAEMON_STARTED)])
+    world.loop.record([event_of(world.clock.now(), "daemon_started")])
     seen = observation(world.journal.read())
     assert seen.seconds == pytest.approx(20.0)
     assert observation(world.journal.read(), since=START + 10.0).seconds == pytest.approx(10.0)

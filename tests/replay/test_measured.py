@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import Event
 from malletrain.domain.job import ResizeCosts
 from malletrain.replay.loop_engine import replay_through_loop
 from malletrain.replay.scoring.journal_score import measured_costs
@@ -38,7 +38,7 @@ def test_of_nothing_what_was_assumed_holds() -> None:
 
 def test_medians_and_pauses_that_are_told_twice_or_are_no_numbers() -> None:
     def switched(generation: int, seconds: float) -> Event:
-        return event_of(1.0, EventKind.SWITCHED, 1, data={"generation": generation, "pause_s": seconds, "grew": True})
+        return event_of(1.0, "switched", 1, data={"generation": generation, "pause_s": seconds, "grew": True})
 
     events = [
         switched(1, 1.0),
@@ -58,8 +58,8 @@ def test_the_command_takes_and_tells_them(tmp_path: Path) -> None:
     log.write_text("\n".join(EVENTS))
     with SqliteJournal(store) as journal:
         journal.append([
-            event_of(10.0, EventKind.INTENT, 1, "5_1", "n1", data={"type": "start"}),
-            event_of(22.5, EventKind.WORKER_WARM, 1, "5_1", data={"worker": "w"}),
+            event_of(10.0, "intent", 1, "5_1", "n1", data={"type": "start"}),
+            event_of(22.5, "worker_warm", 1, "5_1", data={"worker": "w"}),
         ])  # fmt: skip
     done = malletrain("replay", str(log), "--mix", "imagenet:2", f"costs_from={store}")
     assert done.returncode == 0, done.stderr

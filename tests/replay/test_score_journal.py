@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import Event
 from malletrain.domain.job import Curve, MalleableJob
 from malletrain.replay.scoring.journal_score import score_journal
 from tests.world import announced, event_of
@@ -15,11 +15,11 @@ def told(warm_s: float, seen_s: float) -> list[Event]:
     job = MalleableJob(1, "a", "ann", 1, "harvest", 1, 4, 0.0, given_curve=Curve.linear(4))
     counts = {"idle": 0, "planned": 0, "harvested": 1, "main": 0, "down": 0}
     events = [
-        event_of(0.0, EventKind.JOB_ANNOUNCED, 1, data=announced(job)),
-        event_of(warm_s, EventKind.WORKER_WARM, 1, "9_0", "n0"),
-        event_of(seen_s, EventKind.PILOT_STARTED, 1, "9_0", "n0", data={"started_at": 100.0}),
-        event_of(seen_s, EventKind.POOL, data=dict(counts)),
-        event_of(300.0, EventKind.WORKER_LEFT, 1, "9_0", "n0"),
+        event_of(0.0, "job_announced", 1, data=announced(job)),
+        event_of(warm_s, "worker_warm", 1, "9_0", "n0"),
+        event_of(seen_s, "pilot_started", 1, "9_0", "n0", data={"started_at": 100.0}),
+        event_of(seen_s, "pool", data=dict(counts)),
+        event_of(300.0, "worker_left", 1, "9_0", "n0"),
     ]
     return sorted(events, key=lambda event: event.at)
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from malletrain.api.worker_routes import WorkersRouter
 from malletrain.cli.main import cli
 from malletrain.domain.decision import CancelTasks
-from malletrain.domain.event import ActionIntent, EventKind
+from malletrain.domain.event import ActionIntent
 from malletrain.domain.job import JobPhase
 from malletrain.loop.tick import Loop
 from malletrain.sizing.registry import policy as policy_named
@@ -87,7 +87,7 @@ def test_a_banned_user_is_out_at_once(door: House, running: list[Running]) -> No
     running[0].clock.ahead += 10.0
     running[0].clock.day_ahead += 10.0
     loop.tick()
-    leaving = [event for event in running[0].journal.read() if event.kind == EventKind.INTENT]
+    leaving = [event for event in running[0].journal.read() if event.kind == "intent"]
     assert isinstance(leaving[-1].payload, ActionIntent)
     assert isinstance(leaving[-1].payload.action, CancelTasks)
     assert alice.get(f"/v1/jobs/{hers}").json()["job"]["phase"] == "announced", "nobody else's"
@@ -103,7 +103,7 @@ def test_a_banned_user_is_out_at_once(door: House, running: list[Running]) -> No
     assert operator.request("DELETE", f"/v1/bans/{MALLORY}").status_code == 202
     assert Caller(door, door.token(MALLORY)).get("/v1/jobs").status_code == 200
     assert loop.views[running[0].job].phase is JobPhase.CANCELLED, "what was ended stays so"
-    kinds = [event for event in running[0].journal.read() if event.kind == EventKind.OPERATOR]
+    kinds = [event for event in running[0].journal.read() if event.kind == "operator"]
     assert [event.payload.verb for event in kinds] == ["ban", "unban"]  # type: ignore[union-attr]
     assert all(event.payload.by == "root" for event in kinds)  # type: ignore[union-attr]
 

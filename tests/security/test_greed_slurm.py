@@ -7,7 +7,6 @@ import time
 import pytest
 
 from malletrain.domain.decision import LeavePilot
-from malletrain.domain.event import EventKind
 from malletrain.loop.memory import MemoryWorkers
 from scripts.lab import Change, Lab
 from tests.slurm import harvesting
@@ -65,7 +64,7 @@ def test_plain_jobs_of_the_partition_hold_the_pool_for_a_look_and_delay_no_main_
             lab.wait_for(lambda: len(harvest.held()) == len(nodes), 60, "bob's jobs hold what is idle")
             lab.wait_for(lambda: harvest.tick() and harvest.held() == mine, 60, "no node but the pilots'")
             assert not lab.run(["squeue", "-h", "-j", str(array), "-t", "PD,R"]).stdout.strip(), "nor do others wait"
-        assert len(harvest.events(EventKind.STRAYS)) == 4
+        assert len(harvest.events("strays")) == 4
         assert harvest.running() == set(mine), "nobody left for them"
         lab.submit(DEAF_JOB, *plain, "--array=0-11", user="bob")
         lab.wait_for(lambda: len(harvest.held()) == len(nodes), 60)

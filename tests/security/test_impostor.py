@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -52,7 +53,7 @@ def impostor(host: str, port: int, *, dual: bool = False) -> socket.socket:
 
 @contextlib.contextmanager
 def served(house: House, host: str, port: int) -> Iterator[HttpServer]:
-    with serve(house.app, host, port, ConnectionTable(ApiLimits(), 64)) as server:
+    with contextlib.closing(serve(house.app, host, port, ConnectionTable(ApiLimits(), 64))) as server:
         yield server
 
 
@@ -75,7 +76,7 @@ def test_nor_one_of_ipv6_beside_a_listener_of_ipv4(house: House) -> None:
 
 @pytest.mark.parametrize("mine", ["127.0.0.1", "0.0.0.0", "::", "::1"])
 def test_nobody_listens_on_its_port_in_the_other_family(house: House, mine: str) -> None:
-    with served(house, mine, 0) as server:
+    with served(house, mine, free_port()) as server:
         for host, dual in (("::", False), ("::", True), ("::1", False)) if ":" not in mine else (
             ("0.0.0.0", False), ("127.0.0.1", False), ("127.0.0.2", False),
         ):  # fmt: skip
@@ -132,6 +133,14 @@ def unit(host: str, port: int, held: socket.socket, how: str = "inherited") -> I
     finally:
         daemon.kill()
         daemon.communicate(timeout=60)
+
+
+def free_port() -> int:
+    """Free in both families, and none of those that the kernel gives to connections of other tests."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("::", port), family=V6, dualstack_ipv6=True):
+            return port
 
 
 def both_families() -> socket.socket:
@@ -195,7 +204,7 @@ def test_a_unit_that_was_edited_to_one_family(mine: str) -> None:
     """The daemon keeps others from the other one, or does not start; what was sent there before is worth nothing."""
     family = V6 if ":" in mine else socket.AF_INET
     theirs = "127.0.0.1" if ":" in mine else "::"
-    with socket.create_server((mine, 0), family=family) as held:
+    with socket.create_server((mine, free_port()), family=family) as held:
         port = held.getsockname()[1]
         with unit(mine, port, held, "one family") as daemon:
             assert daemon.stdout is not None

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from malletrain.domain.event import EventKind, JsonValue
+from malletrain.domain.event import JsonValue
 from malletrain.domain.job import Curve, MalleableJob
 from tests.world import RULES, World, event_of, job
 
@@ -80,11 +80,11 @@ def node_hours(jobs: Iterable[MalleableJob], boast: float = 1.0) -> dict[str, fl
             if mine != members.get(number, ()):
                 generation += 1
                 data: dict[str, JsonValue] = {"generation": generation, "members": list(mine)}
-                events.append(event_of(now, EventKind.GENERATION, number, data=data))
+                events.append(event_of(now, "generation", number, data=data))
             elif mine:
                 rate = truth(len(mine)) * (boast * len(mine) ** 0.3 if user == "alice" and boast > 1 else 1.0)
                 rated: dict[str, JsonValue] = {"nodes": len(mine), "samples": 10 * rate, "seconds": 10.0, "steps": 20}
-                events.append(event_of(now, EventKind.SAMPLES, number, mine[0], data=rated))
+                events.append(event_of(now, "samples", number, mine[0], data=rated))
             members[number] = mine
         world.workers.report(*events)
     return held

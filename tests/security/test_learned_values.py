@@ -10,7 +10,7 @@ import pytest
 from malletrain.api.explain import explain
 from malletrain.decide.sizes import demand_of
 from malletrain.domain.decision import Hole
-from malletrain.domain.event import Event, EventKind, GenerationSwitched, JobAnnounced, JsonValue
+from malletrain.domain.event import Event, GenerationSwitched, JobAnnounced, JsonValue
 from malletrain.domain.job import JobPhase, JobView
 from malletrain.learn.advisor import JobKnowledge
 from malletrain.learn.profiling import RETRY_S, explored
@@ -29,18 +29,18 @@ def grown(costs: Costs, user: str, pause_s: float, took_s: float = 1.0, at: floa
     """A job of `user`'s takes a larger world, `took_s` after its plan was published."""
     number = next(_numbers)
     plan: dict[str, JsonValue] = {"generation": 1, "members": ["a"], "switched_by": "plan"}
-    plans = [event_of(at, EventKind.GENERATION, number, data=plan)]
+    plans = [event_of(at, "generation", number, data=plan)]
     grows: dict[str, JsonValue] = {"generation": 2, "members": ["a", "b"], "switched_by": "plan"}
-    plans.append(event_of(at + 50, EventKind.GENERATION, number, data=grows))
+    plans.append(event_of(at + 50, "generation", number, data=grows))
     said: dict[str, JsonValue] = {"generation": 2, "nodes": 2, "pause_s": pause_s, "step": 0, "grew": True}
-    plans.append(event_of(at + 50 + took_s, EventKind.SWITCHED, number, data=said))
+    plans.append(event_of(at + 50 + took_s, "switched", number, data=said))
     for event in plans:
         costs.apply(event, (user, "train"))
 
 
 def warmed(costs: Costs, user: str, seconds: float, **stages: float) -> None:
     data: dict[str, JsonValue] = {"worker": "a", "stages": dict(stages)}
-    event = event_of(START + seconds, EventKind.WORKER_WARM, next(_numbers), "1_0", data=data)
+    event = event_of(START + seconds, "worker_warm", next(_numbers), "1_0", data=data)
     costs.apply(event, (user, "train"), START)
 
 
@@ -83,16 +83,16 @@ def test_an_exit_that_one_user_draws_out_moves_the_sites_margin_by_little() -> N
     for n in range(40):
         for user, seconds in (("ada", 8.0), ("bob", 9.0), ("mallory", 590.0)):
             pilot = f"{user}_{n}"
-            exits.apply(event_of(START, EventKind.PILOT_STARTED, 1, pilot, "n0"), user)
-            exits.apply(event_of(START + 1, EventKind.INTENT, 1, pilot, "n0", data={"type": "recycle"}), user)
-            exits.apply(event_of(START + 1 + seconds, EventKind.PILOT_HELD, 1, pilot), user)
+            exits.apply(event_of(START, "pilot_started", 1, pilot, "n0"), user)
+            exits.apply(event_of(START + 1, "intent", 1, pilot, "n0", data={"type": "recycle"}), user)
+            exits.apply(event_of(START + 1 + seconds, "pilot_held", 1, pilot), user)
     assert exits.usual_s() == pytest.approx(19.0)
 
 
 def unstarted(backoff: StartBackoff, number: int, user: str) -> None:
     backoff.apply(Event(START, JobAnnounced(replace(job(number), user=user)), number))
     data: dict[str, JsonValue] = {"type": "recycle", "unstarted": "n0"}
-    backoff.apply(event_of(START, EventKind.INTENT, number, f"{number}_0", "n0", data=data))
+    backoff.apply(event_of(START, "intent", number, f"{number}_0", "n0", data=data))
 
 
 def test_one_users_jobs_take_no_node_from_others() -> None:
@@ -113,7 +113,7 @@ def dear(world: World) -> JobView:
     world.tick()
     first = world.loop.views[1].staying[0]
     assert first.started_at is not None
-    warm = event_of(first.started_at + 2000.0, EventKind.WORKER_WARM, 1, first.id, first.node, data={"worker": "w"})
+    warm = event_of(first.started_at + 2000.0, "worker_warm", 1, first.id, first.node, data={"worker": "w"})
     world.loop.record([warm])
     return replace(world.loop.views[1], phase=JobPhase.QUEUED, world=None, worlds_at=(), nodes_since=START)
 
@@ -151,7 +151,7 @@ def test_a_reported_pause_is_no_longer_than_the_daemon_saw_the_world_stand() -> 
     plan = stage.plan(first)
     assert plan is not None and len(plan.members) == 2
     stage.members.report(first, wire.Switched(plan.generation, 5, 2, 1e9, True))
-    said = stage.seen(EventKind.SWITCHED)[-1].payload
+    said = stage.seen("switched")[-1].payload
     assert isinstance(said, GenerationSwitched)
     assert 4.0 <= said.pause_s <= 5.0
 
@@ -165,10 +165,10 @@ def test_a_noise_scale_beyond_reason_is_not_taken_and_stops_no_look(said: float)
     world.tick()
     pilots = [pilot.id for pilot in world.loop.ledger.views()[1].staying]
     plan: dict[str, JsonValue] = {"generation": 1, "members": list(pilots)}
-    world.workers.report(event_of(world.clock.now(), EventKind.GENERATION, 1, data=plan))
+    world.workers.report(event_of(world.clock.now(), "generation", 1, data=plan))
     sound: dict[str, JsonValue] = {"nodes": len(pilots), "samples": 100, "seconds": 10.0, "steps": 20}
     for noise in (7.0, said):
         data = {**sound, "noise_scale": noise}
-        world.workers.report(event_of(world.clock.now(), EventKind.SAMPLES, 1, pilots[0], data=data))
+        world.workers.report(event_of(world.clock.now(), "samples", 1, pilots[0], data=data))
         world.tick()
     assert world.loop.ledger.views()[1].noise_scale == 7.0

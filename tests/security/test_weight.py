@@ -12,7 +12,6 @@ import pytest
 
 from malletrain.api.rate_limits import ApiLimits, ReportBudget
 from malletrain.api.worker_routes import WorkersGate, WorkersRouter
-from malletrain.domain.event import EventKind
 from malletrain.domain.job import MalleableJob
 from malletrain.loop.membership.admission import Admission, Claim
 from malletrain.loop.membership.members import Membership
@@ -115,7 +114,7 @@ def test_a_result_that_is_too_long_ends_the_job_all_the_same(house: House) -> No
     mine, path = worker(house)
     result = {f"k{n}": ["x" * 1000] * 5 for n in range(60)}
     mine.post(path, json={"events": [{"type": "finished", "result": result}]})
-    (end,) = house.views.events(kinds=[EventKind.JOB_COMPLETED])[0]
+    (end,) = house.views.events(kinds=["job_completed"])[0]
     assert len(str(end.data)) < 20_000
     assert "at most" in str(end.data)
 
@@ -125,7 +124,7 @@ def test_a_job_has_so_many_figures(house: House) -> None:
     for n in range(0, 300, 100):
         said = [{"type": "metric", "name": f"loss {m}", "value": 1.0, "samples": 1} for m in range(n, n + 100)]
         mine.post(path, json={"events": said})
-    assert len(house.views.events(kinds=[EventKind.METRIC], limit=5000)[0]) == 64
+    assert len(house.views.events(kinds=["metric"], limit=5000)[0]) == 64
 
 
 def test_a_long_report_of_figures_does_not_stand_in_the_way_of_what_a_world_needs(house: House) -> None:
@@ -134,7 +133,7 @@ def test_a_long_report_of_figures_does_not_stand_in_the_way_of_what_a_world_need
     for _ in range(10):
         assert mine.post(path, json={"events": flood}).status_code == 204, "figures are left out, not refused"
     mine.post(path, json={"events": [{"type": "leaving", "why": "SIGTERM"}]})
-    assert house.views.events(kinds=[EventKind.WORKER_LEFT, EventKind.GENERATION], limit=10)[0]
+    assert house.views.events(kinds=["worker_left", "generation"], limit=10)[0]
 
 
 def test_announcements_are_weighed(house: House) -> None:
@@ -153,10 +152,10 @@ def test_announcements_are_weighed(house: House) -> None:
 
 def fill(house: House, events: int, size: int) -> None:
     now = house.clock.now()
-    house.journal.append([event_of(now, EventKind.JOB_ANNOUNCED, 1, data=announced(job_of(1)))])
+    house.journal.append([event_of(now, "job_announced", 1, data=announced(job_of(1)))])
     for n in range(events):
         data: dict[str, Any] = {"name": "x" * size, "value": 1.0, "samples": n}
-        house.journal.append([event_of(now, EventKind.METRIC, 1, data=data)])
+        house.journal.append([event_of(now, "metric", 1, data=data)])
 
 
 def job_of(number: int) -> MalleableJob:
@@ -218,8 +217,8 @@ def test_answers_that_nobody_takes_wait_in_bounded_memory_and_time(new_house: Ca
 def test_a_list_of_jobs_is_bounded_and_goes_on(house: House) -> None:
     now = house.clock.now()
     for n in range(1, 41):
-        house.journal.append([event_of(now, EventKind.JOB_ANNOUNCED, n, data=announced(job_of(n)))])
-        failed = event_of(now, EventKind.JOB_FAILED, n, data={"step": 1}, reason="x" * 400_000)
+        house.journal.append([event_of(now, "job_announced", n, data=announced(job_of(n)))])
+        failed = event_of(now, "job_failed", n, data={"step": 1}, reason="x" * 400_000)
         house.journal.append([failed])
     seen: list[int] = []
     mine, query = Caller(house, house.token(1001)), ""

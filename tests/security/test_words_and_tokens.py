@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.api.worker_routes import MAX_TOKENS_PER_WORKER, WORKER_TOKEN_LIFETIME_S
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import Event
 from malletrain.slurm.submission.directives import from_environment
 from malletrain.slurm.submission.mtbatch_options import FROM_ENVIRONMENT
 from malletrain.store.journal import SqliteJournal
@@ -60,7 +60,7 @@ def test_a_workers_words_reach_the_journals_file_without_escape_sequences(site: 
     assert any("SIGTERM" in event.reason or "Traceback" in event.reason for event in seen)
     journal = tmp_path / "escapes.db"
     with SqliteJournal(journal) as opened:
-        opened.append([event_of(1.0, EventKind.JOB_ANNOUNCED, HIS, data=announced(job(HIS)))])
+        opened.append([event_of(1.0, "job_announced", HIS, data=announced(job(HIS)))])
         opened.append(seen)
     assert [text for text in texts_in(journal) if STEERS.search(text)] == []
     assert any("Traceback" in text for text in texts_in(journal))
@@ -71,8 +71,8 @@ def test_slurms_words_reach_it_without_them_too(tmp_path: Path) -> None:
     journal = tmp_path / "escapes.db"
     with SqliteJournal(journal) as opened:
         opened.append([
-            event_of(1.0, EventKind.JOB_ANNOUNCED, HERS, data=announced(job(HERS))),
-            event_of(2.0, EventKind.JOB_HELD, HERS, reason=f"held{ESCAPES}", data={"by": "ann"}),
+            event_of(1.0, "job_announced", HERS, data=announced(job(HERS))),
+            event_of(2.0, "job_held", HERS, reason=f"held{ESCAPES}", data={"by": "ann"}),
         ])  # fmt: skip
         assert "held" in next(event.reason for event in opened.read(1))
     assert [text for text in texts_in(journal) if STEERS.search(text)] == []

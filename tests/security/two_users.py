@@ -11,7 +11,7 @@ from typing import Any
 
 from malletrain.api.worker_routes import WorkersGate, WorkersRouter
 from malletrain.domain.decision import LeaveCause, LeavePilot, StartPilot
-from malletrain.domain.event import ActionIntent, ActionOutcome, Event, EventKind
+from malletrain.domain.event import ActionIntent, ActionOutcome, Event
 from malletrain.domain.job import MalleableJob
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.membership.admission import admit
@@ -39,7 +39,7 @@ class Journalled:
         self.ledger = Ledger()
         for job, user, uid in ((HERS, "alice", ALICE), (HIS, "mallory", MALLORY)):
             wanted = MalleableJob(job, f"{user}'s", user, uid, "harvest", 1, 8, 1000.0)
-            self.add(event_of(1000.0, EventKind.JOB_ANNOUNCED, job, data=announced(wanted)))
+            self.add(event_of(1000.0, "job_announced", job, data=announced(wanted)))
             tasks: Any = [*RUNNING, WAITING]
             self.add_array(job, {"array_id": ARRAYS[job], "tasks": tasks})
             for task in RUNNING:
@@ -50,7 +50,7 @@ class Journalled:
         self.views = self.ledger.views()
 
     def add_array(self, job: int, data: Any) -> None:
-        self.add(event_of(1001.0, EventKind.TASKS_ADDED, job, data=data))
+        self.add(event_of(1001.0, "tasks_added", job, data=data))
 
     def start(self, job: int, task: int, restarts: int | None = 0) -> None:
         self.start_pilot(job, f"{ARRAYS[job]}_{task}", node_of(job, task), restarts)
@@ -58,14 +58,14 @@ class Journalled:
     def start_pilot(self, job: int, pilot: str, node: str, restarts: int | None = 0) -> None:
         action = StartPilot(job, pilot, node, 600.0, "")
         self.add(
-            event_of(1002.0, EventKind.PILOT_HELD, job, pilot),
+            event_of(1002.0, "pilot_held", job, pilot),
             Event(1002.0, ActionIntent(action), job, pilot, node),
             Event(1003.0, ActionOutcome(action, True, restarts=restarts), job, pilot, node),
-            event_of(1004.0, EventKind.PILOT_STARTED, job, pilot, node, data={"started_at": 1003.0, "ends_at": 9e9}),
+            event_of(1004.0, "pilot_started", job, pilot, node, data={"started_at": 1003.0, "ends_at": 9e9}),
         )
 
     def end(self, job: int, task: int) -> None:
-        self.add(event_of(1005.0, EventKind.PILOT_ENDED, job, f"{ARRAYS[job]}_{task}", data={"state": "preempted"}))
+        self.add(event_of(1005.0, "pilot_ended", job, f"{ARRAYS[job]}_{task}", data={"state": "preempted"}))
 
     def leave(self, job: int, task: int) -> LeavePilot:
         """The intent alone: what a daemon has written that dies before it asks."""

@@ -9,7 +9,6 @@ import pytest
 from malletrain.api.requests import LoopRequests
 from malletrain.api.roles import Conflict, Identity
 from malletrain.api.schemas import JobBody
-from malletrain.domain.event import EventKind
 from malletrain.domain.job import Curve
 from malletrain.sizing.registry import policy
 from malletrain.slurm.site.site_facts import Harvest
@@ -49,7 +48,7 @@ def test_a_deadline_that_idle_nodes_can_keep_is_taken_and_its_nodes_come_before_
     number = ask(world, due(1.0))
     assert world.loop.views[number].job.deadline == START + HOUR + 17.0
     array = world.cluster.submit_array("alice", 16)
-    world.loop.record([event_of(START, EventKind.ARRAY_ATTACHED, number, data={"array_id": array, "tasks": 16})])
+    world.loop.record([event_of(START, "array_attached", number, data={"array_id": array, "tasks": 16})])
     world.submit(job(50, most=12, weight=1000.0, given_curve=Curve.linear(12, 10.0)))
     world.tick()
     # Ten seconds have passed without any node: it takes one more than was promised, though others would gain more.

@@ -14,7 +14,7 @@ from malletrain import config
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import Decision
 from malletrain.domain.errors import ClusterUnavailable
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import Event
 from malletrain.domain.job import JobView, MalleableJob, PilotPhase
 from malletrain.domain.snapshot import Snapshot
 from malletrain.loop.memory import MemoryJournal, MemoryWorkers
@@ -91,14 +91,14 @@ class Harvesting:
         """A malleable job of alice's with its held array; the array's number. `share`: it does not ask for the whole
         node, as it should."""
         wanted = MalleableJob(job, f"job{job}", "alice", self.uid, self.harvest.account, 1, most, time.time())
-        self.loop.record([event_of(time.time(), EventKind.JOB_ANNOUNCED, job, data=announced(wanted))])
+        self.loop.record([event_of(time.time(), "job_announced", job, data=announced(wanted))])
         array = self.lab.submit(
             PAYLOAD, "-p", self.harvest.partition, "--hold", f"--array=0-{tasks - 1}", "--no-requeue", "--time=1",
             "--nodes=1", "--mem=0", "--open-mode=append", "--oversubscribe" if share else "--exclusive",
             *self._identity(), *more, user="alice",
         )  # fmt: skip
         data = {"array_id": array, "tasks": tasks}
-        self.loop.record([event_of(time.time(), EventKind.ARRAY_ATTACHED, job, data=data)])
+        self.loop.record([event_of(time.time(), "array_attached", job, data=data)])
         return array
 
     def _identity(self) -> Iterable[str]:
@@ -111,7 +111,7 @@ class Harvesting:
         """One round, and what workers said to it."""
         decision = self.loop.tick()
         self.loop.react()
-        assert decision is not None, [e.reason for e in self.events(EventKind.CLUSTER_UNAVAILABLE)]
+        assert decision is not None, [e.reason for e in self.events("cluster_unavailable")]
         return decision
 
     def fill(self, nodes: Sequence[str], deadline_s: float = 120.0) -> None:
@@ -151,7 +151,7 @@ class Harvesting:
         """Nodes on which the loop believes pilots to run."""
         return {p.node for p in self.view(job).active if p.phase is PilotPhase.RUNNING}
 
-    def events(self, *kinds: EventKind) -> list[Event]:
+    def events(self, *kinds: str) -> list[Event]:
         return [e for e in self.journal.events if not kinds or e.kind in kinds]
 
     def said(self) -> list[str]:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.domain.event import EventKind
 from malletrain.domain.job import PilotPhase
 from malletrain.loop import pilot_changes
 from malletrain.slurm.site.site_facts import Harvest
@@ -32,7 +31,7 @@ def taken_on(harvest: Harvesting, tasks: int, *more: str) -> int:
 
 def told(harvest: Harvesting) -> dict[str, str]:
     """Pilot -> why it was set aside."""
-    return {e.pilot or "": e.reason for e in harvest.events(EventKind.PILOT_ASIDE)}
+    return {e.pilot or "": e.reason for e in harvest.events("pilot_aside")}
 
 
 def test_whatever_was_changed_is_named_and_stays_held(accounted: Lab, tmp_path: Path) -> None:
@@ -65,7 +64,7 @@ def test_whatever_was_changed_is_named_and_stays_held(accounted: Lab, tmp_path: 
     assert "stays held" in harvest.view().reason, "what `malletrain status` shows its owner"
     before = len(harvest.journal.events)
     harvest.tick()
-    assert not [e for e in harvest.journal.events[before:] if e.kind is EventKind.INTENT], "not tried again at once"
+    assert not [e for e in harvest.journal.events[before:] if e.kind == "intent"], "not tried again at once"
 
 
 def test_a_task_that_is_put_right_again_is_used(any_lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +96,7 @@ def test_a_task_that_asks_for_licences_or_shares_its_node_is_not_taken_on(any_la
         harvest.submit("--licenses=fluent:1", tasks=1)
         harvest.submit(share=True, tasks=1, job=2)
         harvest.tick()
-        refused = {e.job: e.reason for e in harvest.events(EventKind.ARRAY_REFUSED)}
+        refused = {e.job: e.reason for e in harvest.events("array_refused")}
         assert "licences (fluent:1)" in refused[1]
         assert "whole node" in refused[2]
 
@@ -133,7 +132,7 @@ def test_a_plug_in_of_the_site_that_rewrites_tasks(any_lab: Lab, submit: str, mo
         for _ in range(3):
             harvest.tick()
         assert not harvest.held()
-        reasons = [e.reason for e in harvest.events(EventKind.ARRAY_REFUSED, EventKind.PILOT_ASIDE)]
+        reasons = [e.reason for e in harvest.events("array_refused", "pilot_aside")]
         assert reasons
         assert all(said in reason for reason in reasons)
         assert said in harvest.view().reason

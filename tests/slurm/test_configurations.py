@@ -6,7 +6,6 @@ from __future__ import annotations
 import pytest
 
 from malletrain.domain.decision import CutLimit, TopUp
-from malletrain.domain.event import EventKind
 from malletrain.domain.snapshot import NodeState
 from malletrain.slurm.site import partition_checks
 from malletrain.slurm.submission.submit import node_kinds, whole_gres
@@ -185,8 +184,8 @@ def test_preempt_modes_and_grace_times(any_lab: Lab, mode: str, grace: str) -> N
         pilot = harvest.held()[n[0]]
         main = lab.submit("sleep 600", "-p", "batch", "-w", n[0], "--exclusive", "--time=5", user="bob")
         lab.wait_for_state(main, "RUNNING", deadline_s=90)
-        harvest.lab.wait_for(lambda: harvest.tick() and harvest.events(EventKind.PILOT_ENDED), 90, "its end is seen")
-        (end,) = harvest.events(EventKind.PILOT_ENDED)
+        harvest.lab.wait_for(lambda: harvest.tick() and harvest.events("pilot_ended"), 90, "its end is seen")
+        (end,) = harvest.events("pilot_ended")
         assert (end.pilot, data_of(end)["preempted"]) == (pilot, True)
         lab.run(["scancel", str(main)])
         lab.wait_for(lambda: harvest.snapshot().is_free(n[0]), 90)

@@ -11,7 +11,6 @@ import pytest
 
 from malletrain.daemon.site_watch import SiteWatch
 from malletrain.domain.errors import MalletrainError
-from malletrain.domain.event import EventKind
 from malletrain.slurm.command import Commands
 from malletrain.slurm.site import doctor, partition_checks, site_facts
 from malletrain.slurm.site.site_facts import Finding, Harvest, Level
@@ -288,8 +287,8 @@ def test_preemption_by_qos(by_qos: Lab) -> None:
     node = by_qos.nodes[0]
     main = by_qos.submit("sleep 600", "-p", "batch", "-A", "main", "-w", node, "--exclusive", "--time=5", user="bob")
     by_qos.wait_for_state(main, "RUNNING", deadline_s=60)
-    by_qos.wait_for(lambda: harvest.tick() and harvest.events(EventKind.PILOT_ENDED), 90, "its end is seen")
-    (end,) = harvest.events(EventKind.PILOT_ENDED)
+    by_qos.wait_for(lambda: harvest.tick() and harvest.events("pilot_ended"), 90, "its end is seen")
+    (end,) = harvest.events("pilot_ended")
     assert (end.node, data_of(end)["preempted"]) == (node, True)
 
 

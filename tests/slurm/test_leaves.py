@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.domain.event import EventKind
 from scripts.lab import Change, Lab
 from tests.slurm.harvesting import Harvesting
 from tests.world import data_of
@@ -65,6 +64,6 @@ def test_a_leaf_is_kept_and_the_reserve_is_made_free_again(any_lab: Lab) -> None
             return len(harvest.held()) == 2 and not others & harvest.held().keys()
 
         lab.wait_for(kept_again, 90, "the other leaf idle, pilots on the rest but one")
-        asked = [e for e in harvest.events(EventKind.INTENT) if data_of(e).get("cause") == "reserve"]
+        asked = [e for e in harvest.events("intent") if data_of(e).get("cause") == "reserve"]
         assert len(asked) == 3
         assert all("pool.keep_leaves" in each.reason for each in asked)

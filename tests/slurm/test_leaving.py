@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 import pytest
 
 from malletrain.domain.decision import LeavePilot
-from malletrain.domain.event import EventKind
 from scripts.lab import Change, Lab, LabConfig, LabError
 from tests.slurm.harvesting import Harvesting
 from tests.slurm_fixtures import LabFactory
@@ -47,7 +46,7 @@ def test_nodes_that_are_drained_failing_rebooting_or_reserved(any_lab: Lab) -> N
         assert {action.node for action in decision.actions if isinstance(action, LeavePilot)} == wanted
         harvest.left(wanted)
         assert set(harvest.held()) == set(n[6:]), "the others train on"
-        reasons = {e.node: e.reason for e in harvest.events(EventKind.INTENT) if data_of(e)["type"] == "leave"}
+        reasons = {e.node: e.reason for e in harvest.events("intent") if data_of(e)["type"] == "leave"}
         assert "drained disk = bad" in reasons[n[0]]
         assert any(words in reasons[n[4]] for words in ("reservation maintenance", "is maint")), reasons[n[4]]
         assert "reservation users" in reasons[n[5]]

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 
 from malletrain.domain.decision import RecyclePilot, StartPilot
-from malletrain.domain.event import EventKind
 from malletrain.domain.job import PilotPhase, pilot_name
 from malletrain.slurm.site.site_facts import Harvest
 from scripts.lab import LabConfig
@@ -55,13 +54,13 @@ def test_few_tasks_hold_many_nodes_and_give_way_whole(wide: Harvesting) -> None:
     task = pilots[node].task
     mine = {each for each, pilot in pilots.items() if pilot.task == task}
     wide.left(mine)
-    left = [e for e in wide.events(EventKind.INTENT) if data_of(e)["type"] == "leave"]
+    left = [e for e in wide.events("intent") if data_of(e)["type"] == "leave"]
     assert {e.node for e in left} == mine
     assert {data_of(e)["cause"] for e in left} == {"node_wanted"}
     # The other three are taken again, by a task of three: the one that was recycled, or another.
     wide.fill([each for each in lab.nodes if each != node])
     assert widths(wide) == [3, 4]
-    assert not [e for e in wide.events(EventKind.PILOT_ENDED) if data_of(e).get("preempted")]
+    assert not [e for e in wide.events("pilot_ended") if data_of(e).get("preempted")]
 
 
 @pytest.mark.nightly
@@ -72,8 +71,8 @@ def test_what_slurm_preempts_is_a_whole_task_and_counts_once(wide: Harvesting) -
     node = sorted(wide.held())[1]
     main = lab.submit("sleep 5", "-p", "batch", "-w", node, "--exclusive", "--time=1", user="bob")
     lab.wait_for_state(main, "RUNNING", deadline_s=90)
-    wide.lab.wait_for(lambda: bool(wide.tick()) and len(wide.events(EventKind.PILOT_ENDED)) == 4, 90)
-    assert sum(bool(data_of(e).get("preempted")) for e in wide.events(EventKind.PILOT_ENDED)) == 1
+    wide.lab.wait_for(lambda: bool(wide.tick()) and len(wide.events("pilot_ended")) == 4, 90)
+    assert sum(bool(data_of(e).get("preempted")) for e in wide.events("pilot_ended")) == 1
     assert wide.view().failures <= 1
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from malletrain.api.explain import explain, is_main_job, main_job_of
-from malletrain.domain.event import Event, EventKind, MainJobMet, WorkerLeft
+from malletrain.domain.event import Event, MainJobMet, WorkerLeft
 from malletrain.loop.trackers import main_jobs
 from scripts.lab import Lab
 from tests.messages import says
@@ -27,7 +27,7 @@ def started(lab: Lab) -> list[str]:
 
 
 def preempted(harvest: Harvesting) -> set[str | None]:
-    found = harvest.events(EventKind.PILOT_ENDED, EventKind.PILOT_HELD)
+    found = harvest.events("pilot_ended", "pilot_held")
     return {event.node for event in found if data_of(event).get("preempted")}
 
 
@@ -65,8 +65,8 @@ def test_each_preempted_pilot_counts_also_those_that_are_requeued_meanwhile(
         "they were one main job's: the breaker counts it"
     )
 
-    met = [event for event in harvest.events(EventKind.MAIN_MET) if event.node]
-    lab.wait_for(lambda: harvest.tick() and len(harvest.events(EventKind.MAIN_MET)) >= 5, 90, str(met))
+    met = [event for event in harvest.events("main_met") if event.node]
+    lab.wait_for(lambda: harvest.tick() and len(harvest.events("main_met")) >= 5, 90, str(met))
     gate.open()
     lab.wait_for_state(job, "COMPLETED")
     harvest.tick()
@@ -78,7 +78,7 @@ def test_each_preempted_pilot_counts_also_those_that_are_requeued_meanwhile(
     lines = [line for line in told if "was preempted on" in line]
     assert {word.rstrip(",") for line in lines for word in line.split() if word.rstrip(",") in n} == {*n[:5]}
     assert all(says(line, "since") for line in lines)
-    for event in harvest.events(EventKind.MAIN_MET):
+    for event in harvest.events("main_met"):
         assert isinstance(event.payload, MainJobMet)
         assert event.payload.user == "bob"
         assert event.payload.preempted

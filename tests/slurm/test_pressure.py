@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from malletrain.domain.errors import ClusterUnavailable
-from malletrain.domain.event import EventKind
 from malletrain.slurm.submission import submit
 from malletrain.slurm.submission.sbatch import Submission
 from scripts.lab import Change, Lab
@@ -69,13 +68,13 @@ def test_a_backup_controller_that_takes_over(any_lab: Lab) -> None:
         harvest.fill(n)
         until_saved(lab)
         lab.kill("slurmctld")
-        acted = len(harvest.events(EventKind.INTENT))
+        acted = len(harvest.events("intent"))
         silent = 0
         while harvest.loop.tick() is None:
             silent += 1
             assert silent < 30, pinged(lab)
         assert silent, "commands wait for the backup to take over, and are given up"
-        assert len(harvest.events(EventKind.INTENT)) == acted, "no answer, no deed"
+        assert len(harvest.events("intent")) == acted, "no answer, no deed"
         assert "(primary)" in pinged(lab).split("DOWN")[0]
         # The backup hears of a node only when that registers or is asked; then all is as before.
         lab.wait_for(lambda: set(harvest.held()) == set(n), 90, "the pilots are known to the backup")
@@ -87,7 +86,7 @@ def test_a_backup_controller_that_takes_over(any_lab: Lab) -> None:
         # A drain that the backup had not saved yet is forgotten, and then there is nothing to resume.
         lab.run(["scontrol", "update", f"NodeName={n[0]}", "State=RESUME"], check=False)
         lab.wait_for(lambda: answered(harvest) and set(harvest.held()) == set(n), 60, f"{harvest.said()[-8:]}")
-        assert not harvest.events(EventKind.PILOT_ENDED)
+        assert not harvest.events("pilot_ended")
 
 
 def answered(harvest: Harvesting) -> bool:
@@ -112,7 +111,7 @@ def test_a_controller_that_limits_how_often_it_is_asked(any_lab: Lab, tmp_path: 
         for _ in range(4):
             harvest.tick()
         assert set(harvest.held()) == set(n)
-        assert not harvest.events(EventKind.PILOT_ENDED, EventKind.CLUSTER_UNAVAILABLE)
+        assert not harvest.events("pilot_ended", "cluster_unavailable")
         log = (lab.log / "slurmctld.log").read_text() + (lab.log / "slurmctld.out").read_text()
         assert "RPC rate limit exceeded" in log or "rate limit" in log.lower(), "it was not limited at all"
 

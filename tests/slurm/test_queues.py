@@ -8,7 +8,6 @@ import time
 
 import pytest
 
-from malletrain.domain.event import EventKind
 from malletrain.domain.snapshot import NodeState
 from malletrain.slurm.command import Commands
 from malletrain.slurm.site import held_task_limits
@@ -53,7 +52,7 @@ def test_nodes_of_a_heterogeneous_job_that_is_next_are_left_before_it_starts(any
     lab.wait_for(lambda: harvest.tick() and lab.job_state(job) == "RUNNING", 90, "it runs")
     assert {row.state for row in harvest.snapshot().jobs if row.het_id == job} == {"running"}
     assert lab.job(job)["Restarts"] == "0", "no component was requeued"
-    assert not [e for e in harvest.events(EventKind.PILOT_ENDED) if data_of(e)["preempted"]]
+    assert not [e for e in harvest.events("pilot_ended") if data_of(e)["preempted"]]
 
 
 def test_nodes_kept_for_a_planned_start_are_used_until_then(any_lab: Lab) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.slurm.formats import sdiag, squeue, text
-from malletrain.slurm.site import partition_checks, site_facts
+from malletrain.slurm.site import held_task_limits, partition_checks, site_facts
 from malletrain.slurm.site.site_facts import Harvest, Level, SiteFacts
 from tests.conftest import DATA
 
@@ -33,7 +33,7 @@ def test_recorded_configurations(version: str) -> None:
     assert found.preempt_type.endswith("partition_prio")
     assert found.over_time_limit_s == 0
     assert not found.accounting
-    assert found.max_array_size > 1
+    assert held_task_limits.limits_of(found.words).max_array_size > 1
     harvest = found.partitions["harvest"]
     assert (harvest.preempt_mode, harvest.max_time_s, len(harvest.nodes)) == ("REQUEUE", 3600.0, 8)
     assert partition_checks.check_harvest_partition(found, Harvest("harvest")) == ()

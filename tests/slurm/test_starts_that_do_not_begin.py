@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-from malletrain.domain.event import EventKind
 from scripts.lab import Change, Lab
 from tests.slurm.harvesting import Harvesting
 from tests.world import data_of
@@ -29,7 +28,7 @@ def test_a_limit_below_every_node_is_refused_once_with_slurms_reason(any_lab: La
             harvest.tick()
         assert len(harvest.events()) == said, harvest.said()[said:]
         # A look may fall between a release and its refusal, once; it must not go round.
-        waits = [event.pilot for event in harvest.events(EventKind.PILOT_WAITS)]
+        waits = [event.pilot for event in harvest.events("pilot_waits")]
         assert len(waits) == len(set(waits)), harvest.said()
         assert "(Slurm says: " in harvest.loop.waiting(1)
         assert "begins on" not in harvest.loop.waiting(1)
@@ -51,4 +50,4 @@ def test_an_array_throttled_by_its_owner_takes_no_node_from_others_again(any_lab
     for _ in range(4):
         harvest.tick()
     assert len(harvest.running(1)) == 1
-    assert not [e for e in harvest.events(EventKind.INTENT) if data_of(e)["type"] == "leave" and e.job == 2]
+    assert not [e for e in harvest.events("intent") if data_of(e)["type"] == "leave" and e.job == 2]

@@ -10,7 +10,6 @@ from malletrain.domain.errors import InvalidInput
 from malletrain.domain.snapshot import Node, NodeState
 from malletrain.slurm.formats import normalise, sdiag, squeue, text
 from malletrain.slurm.formats.records import JobRecord, NodeRecord
-from malletrain.slurm.topology import leaf_of_each
 from tests.messages import says
 
 NODE = (
@@ -241,18 +240,18 @@ def test_the_leaf_of_each_node_is_the_lowest_switch_or_the_block() -> None:
 SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n002,n[001,003]
 SwitchName=top Level=1 LinkSpeed=1 Nodes=n[000-003] Switches=leaf[0-1]
 """
-    assert leaf_of_each(tree) == {"n000": "leaf0", "n001": "leaf0", "n002": "leaf1", "n003": "leaf1"}
+    assert text.leaf_of_each(tree) == {"n000": "leaf0", "n001": "leaf0", "n002": "leaf1", "n003": "leaf1"}
     blocks = "BlockName=b1 BlockIndex=0 Nodes=n[0-1] BlockSize=2\nBlockName=b2 BlockIndex=1 Nodes=n2 BlockSize=2\n"
-    assert leaf_of_each(blocks) == {"n0": "b1", "n1": "b1", "n2": "b2"}
-    assert leaf_of_each("No topology information available\n") == {}
+    assert text.leaf_of_each(blocks) == {"n0": "b1", "n1": "b1", "n2": "b2"}
+    assert text.leaf_of_each("No topology information available\n") == {}
     with pytest.raises(InvalidInput, match="leaf0"):
-        leaf_of_each("SwitchName=leaf0 Level=0 Nodes=n[0-\n")
+        text.leaf_of_each("SwitchName=leaf0 Level=0 Nodes=n[0-\n")
 
 
 @given(st.text(max_size=300))
 def test_any_topology_is_read_or_refused(printed: str) -> None:
     try:
-        assert isinstance(leaf_of_each(printed), dict)
+        assert isinstance(text.leaf_of_each(printed), dict)
     except InvalidInput as error:
         assert says(error, "scontrol show topology")
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.domain.event import EventKind
 from malletrain.store.history_views import StoreHistory
 from malletrain.store.journal import SqliteJournal
 from tests.web.invented_past import InventedMachine
@@ -33,7 +32,7 @@ def test_an_invented_past_is_the_same_each_time(tmp_path: Path, past: tuple[Sqli
 
 def test_stays_are_those_of_the_events(past: tuple[SqliteJournal, StoreHistory]) -> None:
     journal, history = past
-    begun = Counter((e.job, e.node) for e in journal.read() if e.kind == EventKind.PILOT_STARTED)
+    begun = Counter((e.job, e.node) for e in journal.read() if e.kind == "pilot_started")
     stays = history.stays(0.0)
     assert Counter((stay.job, stay.node) for stay in stays) == begun
     since = NOW - 1800
@@ -46,11 +45,9 @@ def test_holes_and_counts(past: tuple[SqliteJournal, StoreHistory]) -> None:
     journal, history = past
     since = NOW - 1800
     found = history.holes(since)
-    wanted = [
-        e for e in journal.read() if e.at >= since and e.kind in (EventKind.HOLES_OPENED, EventKind.HOLES_ENDED)
-    ]
+    wanted = [e for e in journal.read() if e.at >= since and e.kind in ("holes_opened", "holes_ended")]
     assert [(change.at, change.nodes[0], change.opened) for change in found] == [
-        (event.at, data_of(event)["nodes"][0], event.kind == EventKind.HOLES_OPENED)  # type: ignore[index]
+        (event.at, data_of(event)["nodes"][0], event.kind == "holes_opened")  # type: ignore[index]
         for event in wanted
     ]
     counts = history.pool(since)

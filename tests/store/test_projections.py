@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from malletrain.domain.event import Event, EventKind, JsonValue
+from malletrain.domain.event import Event, JsonValue
 from malletrain.domain.job import JobPhase, MalleableJob
 from malletrain.loop.ledger import Ledger
 from malletrain.store import schema as t
@@ -25,7 +25,6 @@ from tests.messages import says
 from tests.store.folded_anew import PROJECTIONS, fold_anew
 from tests.world import announced, data_of, event_of
 
-K = EventKind
 DAY = 86_400.0
 NOON = 1_793_491_200.0 + DAY / 2  # 2026-11-01 12:00 UTC
 
@@ -35,14 +34,14 @@ def job(number: int = 1, **changes: Any) -> Event:
         "id": number, "name": f"net{number}", "user": "ada", "uid": 1001, "account": "harvest",
         "min_nodes": 1, "max_nodes": 8, "submitted_at": NOON,
     }  # fmt: skip
-    return event_of(NOON, K.JOB_ANNOUNCED, number, data=announced(MalleableJob(**fields | changes)))
+    return event_of(NOON, "job_announced", number, data=announced(MalleableJob(**fields | changes)))
 
 
 def tasks(array: int, count: int, number: int = 1) -> Event:
-    return event_of(NOON + 1, K.TASKS_ADDED, number, data={"array_id": array, "tasks": list(range(count))})
+    return event_of(NOON + 1, "tasks_added", number, data={"array_id": array, "tasks": list(range(count))})
 
 
-def ev(after: float, kind: EventKind, pilot: str | None = None, node: str | None = None, **data: Any) -> Event:
+def ev(after: float, kind: str, pilot: str | None = None, node: str | None = None, **data: Any) -> Event:
     reason = data.pop("reason", "")
     return event_of(NOON + after, kind, 1, pilot, node, reason, data)
 
@@ -50,22 +49,22 @@ def ev(after: float, kind: EventKind, pilot: str | None = None, node: str | None
 STORY = [
     job(),
     tasks(7, 4),
-    ev(10, K.INTENT, "7_0", "n000", type="start", limit_s=600, reason="hole until noon"),
-    ev(11, K.PILOT_STARTED, "7_0", "n000", started_at=NOON + 11, ends_at=NOON + 611),
-    ev(11, K.PILOT_STARTED, "7_1", "n001", started_at=NOON + 11, ends_at=NOON + 611),
-    ev(20, K.GENERATION, generation=1, members=["7_0", "7_1"], reason="first world"),
-    ev(20.5, K.SWITCHED, generation=1, nodes=2, pause_s=0.0, step=0, grew=True),
-    ev(30, K.SAMPLES, nodes=2, samples=100.0, seconds=10.0, steps=10),
-    ev(31, K.METRIC, name="loss", value=1.5, samples=100),
-    ev(40, K.PILOT_STARTED, "7_2", "n002", started_at=NOON + 40, ends_at=NOON + 640),
-    ev(45, K.GENERATION, generation=2, members=["7_0", "7_1", "7_2"], reason="7_2 is warm"),
-    ev(45.4, K.SWITCHED, generation=2, nodes=3, pause_s=0.4, step=10, grew=True),
-    ev(45.5, K.SWITCHED, generation=2, nodes=3, pause_s=0.6, step=10, grew=True),
-    ev(50, K.INTENT, "7_1", "n001", type="leave", cause="yield", deadline=NOON + 60, reason="job 99 can start"),
-    ev(52, K.PILOT_HELD, "7_1"),
-    ev(60, K.SAMPLES, nodes=3, samples=300.0, seconds=10.0, steps=10),
-    ev(70, K.PILOT_ENDED, "7_2", state="cancelled", preempted=True, exit_code=15),
-    ev(71, K.WORKER_LOST, "7_2", worker="w", how="preempted"),
+    ev(10, "intent", "7_0", "n000", type="start", limit_s=600, reason="hole until noon"),
+    ev(11, "pilot_started", "7_0", "n000", started_at=NOON + 11, ends_at=NOON + 611),
+    ev(11, "pilot_started", "7_1", "n001", started_at=NOON + 11, ends_at=NOON + 611),
+    ev(20, "generation", generation=1, members=["7_0", "7_1"], reason="first world"),
+    ev(20.5, "switched", generation=1, nodes=2, pause_s=0.0, step=0, grew=True),
+    ev(30, "samples", nodes=2, samples=100.0, seconds=10.0, steps=10),
+    ev(31, "metric", name="loss", value=1.5, samples=100),
+    ev(40, "pilot_started", "7_2", "n002", started_at=NOON + 40, ends_at=NOON + 640),
+    ev(45, "generation", generation=2, members=["7_0", "7_1", "7_2"], reason="7_2 is warm"),
+    ev(45.4, "switched", generation=2, nodes=3, pause_s=0.4, step=10, grew=True),
+    ev(45.5, "switched", generation=2, nodes=3, pause_s=0.6, step=10, grew=True),
+    ev(50, "intent", "7_1", "n001", type="leave", cause="yield", deadline=NOON + 60, reason="job 99 can start"),
+    ev(52, "pilot_held", "7_1"),
+    ev(60, "samples", nodes=3, samples=300.0, seconds=10.0, steps=10),
+    ev(70, "pilot_ended", "7_2", state="cancelled", preempted=True, exit_code=15),
+    ev(71, "worker_lost", "7_2", worker="w", how="preempted"),
 ]
 
 
@@ -95,7 +94,7 @@ def test_a_story_is_told_in_one_row(journal: SqliteJournal, views: StoreViews) -
 
 
 def test_a_diverged_loss_is_shown_as_text(journal: SqliteJournal, views: StoreViews) -> None:
-    journal.append([job(), ev(1, K.METRIC, name="loss", value=float("nan"))])
+    journal.append([job(), ev(1, "metric", name="loss", value=float("nan"))])
     kept = views.job(1)
     fold_anew(journal)
     assert kept == views.job(1)
@@ -104,8 +103,8 @@ def test_a_diverged_loss_is_shown_as_text(journal: SqliteJournal, views: StoreVi
 
 
 def test_a_job_that_is_over_stays_over(journal: SqliteJournal, views: StoreViews) -> None:
-    journal.append([*STORY, ev(100, K.JOB_COMPLETED, result={"accuracy": 0.97}, reason="5 epochs done")])
-    journal.append([ev(101, K.JOB_CANCELLED, by="ada"), ev(102, K.JOB_RELEASED, by="ada")])
+    journal.append([*STORY, ev(100, "job_completed", result={"accuracy": 0.97}, reason="5 epochs done")])
+    journal.append([ev(101, "job_cancelled", by="ada"), ev(102, "job_released", by="ada")])
     row = views.job(1)
     assert row is not None
     assert (row.phase, row.reason, row.ended_at) == ("completed", "5 epochs done", NOON + 100)
@@ -116,11 +115,11 @@ def test_a_job_that_is_over_stays_over(journal: SqliteJournal, views: StoreViews
 
 
 def test_a_refusal_of_slurms_is_the_jobs_reason_until_it_is_over(journal: SqliteJournal, views: StoreViews) -> None:
-    journal.append([job(), tasks(7, 4), ev(2, K.STARTS_REFUSED, reason="Invalid user id", refused=True)])
+    journal.append([job(), tasks(7, 4), ev(2, "starts_refused", reason="Invalid user id", refused=True)])
     refused = views.job(1)
     assert refused is not None
     assert refused.reason.endswith(": Invalid user id")
-    journal.append([ev(3, K.STARTS_REFUSED, refused=False)])
+    journal.append([ev(3, "starts_refused", refused=False)])
     fold_anew(journal)
     accepted = views.job(1)
     assert accepted is not None
@@ -133,8 +132,8 @@ def test_usage_is_split_at_midnight(journal: SqliteJournal) -> None:
         [
             job(),
             tasks(7, 1),
-            event_of(started, K.PILOT_STARTED, 1, "7_0", "n000", data={"started_at": started, "ends_at": ended}),
-            event_of(ended, K.PILOT_HELD, 1, "7_0"),
+            event_of(started, "pilot_started", 1, "7_0", "n000", data={"started_at": started, "ends_at": ended}),
+            event_of(ended, "pilot_held", 1, "7_0"),
         ]
     )
     with reader_engine(journal.path).begin() as connection:
@@ -176,7 +175,7 @@ def test_a_number_that_slurm_uses_again_is_the_later_jobs(journal: SqliteJournal
     ledger.apply(journal.read())
     known = ledger.views()
     assert (list(known[1].pilots), list(known[2].pilots)) == (["7_3"], ["7_0", "7_1", "7_2"])
-    journal.append([ev(80, K.PILOT_ENDED, "7_0", state="failed", preempted=False)])
+    journal.append([ev(80, "pilot_ended", "7_0", state="failed", preempted=False)])
     assert views.job(2) == later, "what is heard late of the first job's pilots changes nothing"
 
 
@@ -187,42 +186,42 @@ _NODES = ["n000", "n001", "n002"]
 _wild = st.one_of(st.none(), st.booleans(), st.floats(), st.integers(-(2**70), 2**70), st.text(max_size=3))
 
 
-_data: dict[K, st.SearchStrategy[dict[str, Any]]] = {
-    K.TASKS_ADDED: st.fixed_dictionaries({"tasks": st.lists(st.integers(0, 2), unique=True)}),
-    K.INTENT: st.fixed_dictionaries(
+_data: dict[str, st.SearchStrategy[dict[str, Any]]] = {
+    "tasks_added": st.fixed_dictionaries({"tasks": st.lists(st.integers(0, 2), unique=True)}),
+    "intent": st.fixed_dictionaries(
         {"type": st.sampled_from(["start", "leave", "cut", "recycle"]), "cause": st.sampled_from(["yield", "shrink"])}
     ),
-    K.OUTCOME: st.fixed_dictionaries(
+    "outcome": st.fixed_dictionaries(
         {
             "type": st.sampled_from(["start", "leave", "cut", "recycle", "cancel"]), "done": st.booleans(),
             "ends_at": st.floats(NOON, NOON + 2e5), "pilots": st.lists(st.sampled_from(_PILOTS), max_size=3),
         }
     ),
-    K.PILOT_STARTED: st.fixed_dictionaries(
+    "pilot_started": st.fixed_dictionaries(
         {"started_at": st.floats(NOON, NOON + 2e5), "ends_at": st.floats(NOON, NOON + 4e5)}
     ),
-    K.PILOT_ENDED: st.fixed_dictionaries({"state": st.just("failed"), "preempted": st.booleans()}),
-    K.GENERATION: st.fixed_dictionaries(
+    "pilot_ended": st.fixed_dictionaries({"state": st.just("failed"), "preempted": st.booleans()}),
+    "generation": st.fixed_dictionaries(
         {"generation": st.integers(1, 9), "members": st.lists(st.sampled_from(_PILOTS), unique=True)}
     ),
-    K.SWITCHED: st.fixed_dictionaries(
+    "switched": st.fixed_dictionaries(
         {
             "generation": st.integers(1, 9), "nodes": st.integers(1, 4), "pause_s": st.floats(0, 5),
             "grew": st.booleans(),
         }
     ),
-    K.SAMPLES: st.fixed_dictionaries(
+    "samples": st.fixed_dictionaries(
         {
             "nodes": st.integers(1, 4), "samples": st.floats(0, 1e6), "seconds": st.floats(0, 60),
             "steps": st.integers(0, 9), "total": st.none() | st.integers(0, 10**6),
         }
     ),
-    K.METRIC: st.fixed_dictionaries({"name": st.sampled_from(["loss", "acc"]), "value": st.none() | st.floats()}),
-    K.POOL: st.fixed_dictionaries({"idle": st.integers(0, 9), "main": st.integers(0, 9)}),
-    K.JOB_COMPLETED: st.fixed_dictionaries({"result": st.just({"accuracy": 0.9})}),
+    "metric": st.fixed_dictionaries({"name": st.sampled_from(["loss", "acc"]), "value": st.none() | st.floats()}),
+    "pool": st.fixed_dictionaries({"idle": st.integers(0, 9), "main": st.integers(0, 9)}),
+    "job_completed": st.fixed_dictionaries({"result": st.just({"accuracy": 0.9})}),
 }  # fmt: skip
 _KINDS = [
-    *_data, K.JOB_HELD, K.JOB_RELEASED, K.JOB_CANCELLED, K.JOB_FAILED, K.PILOT_HELD, K.PILOT_WAITS, K.WORKER_LOST,
+    *_data, "job_held", "job_released", "job_cancelled", "job_failed", "pilot_held", "pilot_waits", "worker_lost",
 ]  # fmt: skip
 
 
@@ -230,7 +229,7 @@ _KINDS = [
 def sound_events(draw: st.DrawFn) -> Event:
     kind, number = draw(st.sampled_from(_KINDS)), draw(st.sampled_from([1, 1, 1, 2, 3]))
     data = draw(_data.get(kind, st.just({})))
-    if kind is K.TASKS_ADDED:
+    if kind == "tasks_added":
         # Slurm may use an array's number again, for another job.
         data = {"array_id": draw(st.sampled_from([6 + number] * 3 + [7])), **data}
     return event_of(
@@ -318,12 +317,12 @@ def test_a_state_that_was_not_saved_is_a_jobs_reason_until_one_is(tmp_path: Path
         ledger.apply(journal.append(STORY[:7]))
         unsaved = "not saved as it left its nodes, so that steps are done again: no space"
         for said, reason in (({}, ""), ({"unsaved": "no space"}, unsaved), ({}, unsaved), ({"saved": "step-9"}, "")):
-            ledger.apply(journal.append([ev(25, K.WORKER_LEFT, "7_0", "n000", worker="7_0.0", step=9, **said)]))
+            ledger.apply(journal.append([ev(25, "worker_left", "7_0", "n000", worker="7_0.0", step=9, **said)]))
             (row,) = views.jobs()
             assert row.reason == ledger.views()[1].reason == reason
-        ledger.apply(journal.append([ev(26, K.WORKER_LEFT, "7_0", "n000", step=9, unsaved="no space")]))
-        ledger.apply(journal.append([ev(27, K.JOB_COMPLETED, reason="training finished")]))
-        ledger.apply(journal.append([ev(28, K.WORKER_LEFT, "7_1", "n001", worker="7_1.0", step=9, unsaved="late")]))
+        ledger.apply(journal.append([ev(26, "worker_left", "7_0", "n000", step=9, unsaved="no space")]))
+        ledger.apply(journal.append([ev(27, "job_completed", reason="training finished")]))
+        ledger.apply(journal.append([ev(28, "worker_left", "7_1", "n001", worker="7_1.0", step=9, unsaved="late")]))
         (row,) = views.jobs()
         assert row.reason == ledger.views()[1].reason == "training finished"
         views.close()
@@ -332,9 +331,9 @@ def test_a_state_that_was_not_saved_is_a_jobs_reason_until_one_is(tmp_path: Path
 @pytest.mark.parametrize(
     "over",
     [
-        ev(23, K.WORKER_STUCK, "7_1", "n001", worker="7_1.0"),
-        ev(23, K.WORKER_LOST, "7_1", "n001", worker="7_1.0", how="its connection dropped"),
-        ev(23, K.WORKER_LEFT, "7_1", "n001", worker="7_1.0", step=9),
+        ev(23, "worker_stuck", "7_1", "n001", worker="7_1.0"),
+        ev(23, "worker_lost", "7_1", "n001", worker="7_1.0", how="its connection dropped"),
+        ev(23, "worker_left", "7_1", "n001", worker="7_1.0", step=9),
     ],
 )
 def test_where_a_worker_makes_no_step_is_in_the_jobs_row_until_it_goes_on_or_is_gone(
@@ -343,11 +342,11 @@ def test_where_a_worker_makes_no_step_is_in_the_jobs_row_until_it_goes_on_or_is_
     with SqliteJournal(tmp_path / "j.db") as journal:
         ledger, views = Ledger(), StoreViews(tmp_path / "j.db")
         place = "train.py:57 in load: `sock.recv(9)`"
-        ledger.apply(journal.append([job(1), ev(22, K.WORKER_STUCK, "7_1", "n001", worker="7_1.0", place=place)]))
+        ledger.apply(journal.append([job(1), ev(22, "worker_stuck", "7_1", "n001", worker="7_1.0", place=place)]))
         (row,) = views.jobs()
         assert row.reason == ledger.views()[1].reason
         assert says(row.reason, "7_1.0", place)
-        ledger.apply(journal.append([ev(22, K.WORKER_LOST, "7_2", "n002", worker="7_2.0", how="another one")]))
+        ledger.apply(journal.append([ev(22, "worker_lost", "7_2", "n002", worker="7_2.0", how="another one")]))
         assert views.jobs()[0].reason
         ledger.apply(journal.append([over]))
         assert views.jobs()[0].reason == ledger.views()[1].reason == ""
@@ -360,7 +359,7 @@ def test_what_a_check_of_its_script_found_is_in_the_jobs_row(tmp_path: Path) -> 
     with SqliteJournal(tmp_path / "j.db") as journal:
         journal.append([job(1), job(2, trusted=True), job(3, user="bob", uid=1002)])
         for number in (1, 2):
-            journal.append([event_of(NOON + 5, K.SCRIPT_CHECKED, number, data=dict(found))])
+            journal.append([event_of(NOON + 5, "script_checked", number, data=dict(found))])
         views = StoreViews(tmp_path / "j.db")
         try:
             first, second, third = (views.job(number) for number in (1, 2, 3))

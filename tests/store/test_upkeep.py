@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import Event
 from malletrain.domain.job import MalleableJob
 from malletrain.loop.ledger import Ledger
 from malletrain.store import schema as t
@@ -27,19 +27,18 @@ from tests.messages import naming
 from tests.store.folded_anew import PROJECTIONS, fold_anew
 from tests.world import announced, data_of, event_of
 
-K = EventKind
 START = 1_793_491_200.0
 HOUR = 3600.0
 
 
 def announce(number: int) -> Event:
     job = MalleableJob(number, f"net{number}", "ada", 1001, "harvest", 1, 8, START)
-    return event_of(START, K.JOB_ANNOUNCED, number, data=announced(job))
+    return event_of(START, "job_announced", number, data=announced(job))
 
 
 def window(after: float, number: int = 1, nodes: int = 2, samples: float = 100.0, **more: Any) -> Event:
     data = {"nodes": nodes, "samples": samples, "seconds": 10.0, "steps": 5, **more}
-    return event_of(START + after, K.SAMPLES, number, data=data)
+    return event_of(START + after, "samples", number, data=data)
 
 
 @pytest.fixture
@@ -65,12 +64,12 @@ def test_windows_are_merged_by_job_size_and_hour(journal: SqliteJournal) -> None
     journal.append([announce(1), announce(2)])
     journal.append([window(i * 60, parts={"sync": 1}) for i in range(90)])  # an hour and a half
     journal.append([window(30, nodes=4), window(40, 2), window(50, steady=False), window(20 * DAY_S)])
-    journal.append([event_of(START + i, K.METRIC, 1, data={"name": "loss", "value": i}) for i in range(50)])
+    journal.append([event_of(START + i, "metric", 1, data={"name": "loss", "value": i}) for i in range(50)])
     before = shown(journal.path)
     done = Upkeep(journal, Retention(windows_s=DAY_S)).tend(START + 3 * DAY_S)
     left = list(journal.read())
     sums = [
-        (data_of(e)["nodes"], data_of(e)["samples"], data_of(e).get("merged")) for e in left if e.kind is K.SAMPLES
+        (data_of(e)["nodes"], data_of(e)["samples"], data_of(e).get("merged")) for e in left if e.kind == "samples"
     ]
     assert sums == [
         (2, 6000.0, 60),
@@ -80,7 +79,7 @@ def test_windows_are_merged_by_job_size_and_hour(journal: SqliteJournal) -> None
         (2, 100.0, None),
         (2, 100.0, None),
     ]
-    assert [data_of(e)["value"] for e in left if e.kind is K.METRIC] == [49]
+    assert [data_of(e)["value"] for e in left if e.kind == "metric"] == [49]
     assert done.merged == 88 + 49
     assert shown(journal.path) == before
     assert Upkeep(journal, Retention(windows_s=DAY_S)).tend(START + 3 * DAY_S).merged == 0, (
@@ -96,12 +95,12 @@ _stories = st.lists(
         ),
         st.builds(window, st.floats(0, 5 * DAY_S), st.just(2), st.integers(1, 3), st.just(7.0)),
         st.builds(
-            lambda at, value: event_of(START + at, K.METRIC, 1, data={"name": "loss", "value": value}),
+            lambda at, value: event_of(START + at, "metric", 1, data={"name": "loss", "value": value}),
             st.floats(0, 5 * DAY_S),
             st.integers(0, 9),
         ),
-        st.builds(lambda at: event_of(START + at, K.POOL, data={"idle": 1}), st.floats(0, 5 * DAY_S)),
-        st.builds(lambda at: event_of(START + at, K.JOB_COMPLETED, 2), st.floats(0, 5 * DAY_S)),
+        st.builds(lambda at: event_of(START + at, "pool", data={"idle": 1}), st.floats(0, 5 * DAY_S)),
+        st.builds(lambda at: event_of(START + at, "job_completed", 2), st.floats(0, 5 * DAY_S)),
     ),
     max_size=40,
 ).map(lambda events: events if len(events) % 3 else sorted(events, key=lambda e: e.at))  # fmt: skip
@@ -161,7 +160,7 @@ def test_a_job_that_mixes_ways_of_counting_is_left_alone(journal: SqliteJournal)
 
 def test_old_jobs_events_are_deleted_and_their_rows_stay(journal: SqliteJournal) -> None:
     story = [
-        announce(1), window(10), window(20), event_of(START + 30, K.JOB_COMPLETED, 1), announce(2), window(40, 2),
+        announce(1), window(10), window(20), event_of(START + 30, "job_completed", 1), announce(2), window(40, 2),
     ]  # fmt: skip
     journal.append(story)
     before = shown(journal.path)
@@ -180,16 +179,16 @@ def test_old_jobs_events_are_deleted_and_their_rows_stay(journal: SqliteJournal)
 
 def test_numbers_go_on_when_all_is_deleted(tmp_path: Path) -> None:
     with SqliteJournal(tmp_path / "j.db") as journal:
-        journal.append([event_of(START, K.DECIDED)] * 1000)
+        journal.append([event_of(START, "decided")] * 1000)
         assert Upkeep(journal).tend(START + 40 * DAY_S).deleted == 1000
         assert list(journal.read()) == []
     with SqliteJournal(tmp_path / "j.db") as again:
         assert again.last == 1000
-        assert [e.seq for e in again.append([event_of(START, K.DECIDED)])] == [1001]
+        assert [e.seq for e in again.append([event_of(START, "decided")])] == [1001]
 
 
 def test_room_is_given_back(journal: SqliteJournal) -> None:
-    journal.append([event_of(START, K.DECIDED, reason="x" * 1000) for _ in range(3000)])
+    journal.append([event_of(START, "decided", reason="x" * 1000) for _ in range(3000)])
     upkeep = Upkeep(journal)
     upkeep.tend(START)
     full = journal.path.stat().st_size
@@ -206,7 +205,7 @@ def test_a_backup_is_whole_private_and_opens(journal: SqliteJournal, tmp_path: P
     journal.append([window(2)])
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
     with SqliteJournal(target) as restored:
-        assert [e.kind for e in restored.read()] == [K.JOB_ANNOUNCED, K.SAMPLES]
+        assert [e.kind for e in restored.read()] == ["job_announced", "samples"]
     assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")], "no draft is left"
     with pytest.raises(StoreError, match=re.escape(f"{tmp_path}/nowhere/.x.db.")):
         copy(journal.path, tmp_path / "nowhere" / "x.db")
@@ -243,4 +242,4 @@ def test_a_new_schema_keeps_a_copy_of_the_old_one(tmp_path: Path, monkeypatch: p
         assert len(list(journal.read())) == 1
     monkeypatch.setattr(module, "sql_folder", lambda: real)
     with SqliteJournal(tmp_path / f"j.db.schema{count}") as old:
-        assert [e.kind for e in old.read()] == [K.JOB_ANNOUNCED]
+        assert [e.kind for e in old.read()] == ["job_announced"]

@@ -7,6 +7,7 @@ nodes, it puts nothing off. So a reserve that holds a part of a hetjob alone is 
 """
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -86,10 +87,10 @@ def _listeners(port: int, proc: Path) -> set[tuple[int, str, bool]]:
 NODE_S, TRIAL_S = 10, 60.0
 
 #: What srun, the loader and Python say where the interpreter cannot run a pilot.
-_FAULTS = (
-    "No such file", "execve", "No module named", "nknown option", "Permission denied", "SyntaxError", "ImportError",
-    "shared libraries", "GLIBC", "Exec format", "Illegal instruction", "Segmentation fault",
-)  # fmt: skip
+_FAULT = re.compile(
+    "No such file|execve|No module named|nknown option|Permission denied|SyntaxError|ImportError|shared libraries|"
+    "GLIBC|Exec format|Illegal instruction|Segmentation fault"
+)
 
 
 def python_findings(commands: Commands, harvest: Harvest, python: str) -> Iterator[Finding]:
@@ -103,7 +104,7 @@ def python_findings(commands: Commands, harvest: Harvest, python: str) -> Iterat
         why = commands.run(["srun", *where, *fixed, python, "-P", "-c", PROBE], TRIAL_S).error
     except ClusterUnavailable as error:
         why = str(error)
-    unable = any(words in why for words in _FAULTS)
+    unable = _FAULT.search(why)
     yield from findings([
         (not why, OK, f"{python} (client.toml) runs pilots: tried on a node", ""),
         (unable, ERROR, f"{python} (client.toml) cannot run a pilot on a node: {why[:300]}",

@@ -9,11 +9,7 @@
             optimizer.step()
     loader.session.finish()
 
-A step begins as the loader yields a batch and ends as it is asked for the next one. Where a node is lost meanwhile,
-`backward()` returns with gradients of zero, the script goes on to the end of the loop's body, and the loader takes
-the training state back to where it was and yields the batch again. So the body may run again for a batch: what it
-changes must be part of the training state (`loader.session.state`, `loader.session.track`), as for a worker that
-joins.
+A run of the loop's body is a step, as in `Session.batches`.
 """
 
 from __future__ import annotations
@@ -30,13 +26,6 @@ from torch.utils.data import DataLoader
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.launch.worker_start import as_module
 from malletrain.elastic.session import Session
-from malletrain.elastic.step import Step
-
-#: Arguments of a Session that such a loop cannot use.
-_REFUSED = {
-    "virtual_shards": "a loop over shards needs `with s.step():`, so use Session",
-    "dataset": "the loader has the data set",
-}
 
 
 class ElasticParallel(torch.nn.Module):
@@ -49,7 +38,7 @@ class ElasticParallel(torch.nn.Module):
     def __init__(self, module: torch.nn.Module, session: Session) -> None:
         super().__init__()
         self.module = module
-        object.__setattr__(self, "_session", session)  # it is no part of the model
+        self._session = session
 
     def forward(self, *args: Any, **more: Any) -> Any:
         return self.module(*args, **more)
@@ -59,72 +48,34 @@ class ElasticParallel(torch.nn.Module):
 
         It is not for accumulating over several batches of the loader: make the loader's batch larger instead.
         """
-        session: Session = self.__dict__["_session"]
-        return session.step().accumulate()
+        return self._session.step().accumulate()
 
 
 class ElasticLoader:
-    """The batches of a session, in the place of a DataLoader; made by `ddp`. A step is one run of the loop's body.
+    """The batches of a session, in the place of a DataLoader; made by `ddp`.
 
     Attributes:
         session: the session, for `track`, `state`, `evaluate`, `finish` and whatever else it has.
         dataset, batch_size: as of the DataLoader.
     """
 
-    def __init__(self, session: Session, dataset: Any, backwards: int) -> None:
+    def __init__(self, session: Session, dataset: Any) -> None:
         self.session = session
         self.dataset = dataset
         self.batch_size = session.info.batch_size
-        self._runtime = session._runtime
-        self._backwards = backwards
-        self._step: Step | None = None
-        self._runtime.reducer.on_abort = self._keep_state
 
     def __len__(self) -> int:
         """Batches of a whole epoch."""
-        return len(self._runtime.batch_ends()) or math.ceil(
-            self._runtime.sampler.epoch_length / self.session.info.batch_size
-        )
+        r = self.session._runtime
+        return len(r.batch_ends()) or math.ceil(r.sampler.epoch_length / self.session.info.batch_size)
 
     def epochs(self, count: int) -> Iterator[int]:
         """Iterate over the epochs from the present one to `count` - 1."""
-        for epoch in self.session.epochs(count):
-            yield epoch
-            self._end_body()
+        return self.session.epochs(count)
 
     def __iter__(self) -> Iterator[Any]:
-        """This worker's parts of the remaining batches of the epoch.
-
-        Raises:
-            ElasticError: a batch was not trained on: the body made no `backward()`.
-            Released: this worker's part is over.
-        """
-        self._end_body()
-        for batch in self.session.batches():
-            self._step = step = Step(self._runtime, None, self._backwards)
-            step.__enter__()
-            # A signal must not end the body in the middle: the step under way is finished first.
-            self._runtime.lifecycle.step_began = None
-            try:
-                yield batch
-            except GeneratorExit:  # by `break`: the step is over if it is committed
-                if self._step is step and self._runtime.committed:
-                    self._end_body()
-                raise
-            self._end_body()
-
-    def _end_body(self) -> None:
-        """The next batch is asked for, or the epoch is over. A step that was aborted is undone, to be repeated."""
-        step, self._step = self._step, None
-        if step is None:
-            return
-        aborted = self._runtime.reducer.aborted
-        step.__exit__(None if aborted is None else type(aborted), aborted, None)
-
-    def _keep_state(self) -> None:
-        """The step is void: nothing of the training state has changed yet, but the body goes on."""
-        if self._step is not None:
-            self._step.keep_state()
+        """This worker's parts of the remaining batches of the epoch; see `Session.batches`."""
+        return self.session.batches()
 
 
 def ddp(
@@ -156,9 +107,6 @@ def ddp(
             "torch.distributed.init_process_group has been called: its group cannot change its size. Leave it out; "
             "loader.session has is_main, size and agree(tensor, 'sum') for dist's rank, size and all_reduce"
         )
-    for name, why in _REFUSED.items():
-        if name in settings:
-            raise ElasticError(f"elastic.ddp(..., {name}=...): {why}")
     plain = as_module(model)
     synced = next((each for each in plain.modules() if isinstance(each, torch.nn.SyncBatchNorm)), None)
     if synced is not None:
@@ -170,4 +118,5 @@ def ddp(
             f"elastic.ddp(model, optimizer, loader): the loader must be a DataLoader, not {type(loader).__name__}"
         )
     session = Session(plain, optimizer, loader, **settings)
-    return ElasticParallel(plain, session), ElasticLoader(session, loader.dataset, backwards)
+    session._runtime.backwards = backwards
+    return ElasticParallel(plain, session), ElasticLoader(session, loader.dataset)

@@ -16,6 +16,12 @@ BETWEEN_STEPS = -1
 
 def seed_all(seed: int) -> None:
     """Seed torch's generators, Python's and, where it is loaded, numpy's."""
+    seed_torch(seed)
+    seed_plain(seed)
+
+
+def seed_torch(seed: int) -> None:
+    """Seed torch's generators."""
     # torch.manual_seed formats a stack for each kind of device that is not in use, and asks the file system for
     # every source file in it: .2 ms and some thirty calls of stat(), at each step.
     device = _device_in_use()
@@ -26,7 +32,6 @@ def seed_all(seed: int) -> None:
         torch.default_generator.manual_seed(seed)
     else:
         torch.manual_seed(seed)
-    seed_plain(seed)
 
 
 @functools.cache

@@ -103,9 +103,7 @@ class BatchGather:
         if self._sharded:
             raise ElasticError(f"{call} does not bear virtual_shards")
         if not self._reducer.is_armed:
-            raise ElasticError(
-                f"call {call} inside `with s.step():`, before its last backward(); for figures s.agree()"
-            )
+            raise ElasticError(f"call {call} in a step, before its last backward(); for figures s.agree()")
         if self._reducer.accumulating:
             raise ElasticError(f"{call} inside step.accumulate(): workers may have different numbers of parts")
 

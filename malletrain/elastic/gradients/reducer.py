@@ -21,7 +21,7 @@ import torch.distributed
 
 from malletrain.elastic.comm.group import Work
 from malletrain.elastic.comm.step_commit import CONTROL_LENGTH, StepCommitter, StepOutcome, total_weight
-from malletrain.elastic.errors import Aborted, ElasticError, StepRepeated, StepTried
+from malletrain.elastic.errors import Aborted, ElasticError, StepRepeated
 from malletrain.elastic.gradients import finiteness
 from malletrain.elastic.gradients.finiteness import LateRead, all_finite, are_finite, largest
 from malletrain.elastic.gradients.noise_scale import NoiseScale
@@ -40,6 +40,7 @@ class GradientPhase(Enum):
     NONE = auto()  #: those of an earlier step
     LOCAL = auto()  #: of this member's part of the batch
     SUMMED = auto()  #: of the whole batch
+    USED = auto()  #: of a step that is over, in whose body the script goes on
 
 
 @dataclass(slots=True)
@@ -72,7 +73,7 @@ class GradientReducer:
 
     Attributes:
         must_be_finite: whether gradients that are nan or infinite are an error.
-        weight, batch, samples: see `arm`; of the last step between two.
+        weight, batch, samples: see `arm` and `set_terms`; of the last step between two.
         is_armed: whether a backward pass of the step under way is to come.
         is_closed: whether the step under way is committed.
         own_ns_per_sample: of this member's own work in the last step; set by the caller.
@@ -83,8 +84,9 @@ class GradientReducer:
         open_pass: called with the number of a backward pass before anything of it is summed.
         first_arrived: called with the parameter of a step's first gradient, which has been added to its `grad`; not
             in steps of several passes.
-        on_abort: where it is set, `backward` returns in an aborted round as in any other, with gradients of zero,
-            and this is called as it does; `aborted` says why until the next step.
+        aborted: why the round under way is void, until the next step: `backward` returns in it as in any other, with
+            gradients of zero.
+        on_abort: called as `backward` is about to return in such a round.
     """
 
     def __init__(
@@ -125,7 +127,7 @@ class GradientReducer:
         self._on_commit: Callable[[StepOutcome], None] = lambda _: None
         self.phase = GradientPhase.NONE
         self.adapting = False
-        self.on_abort: Callable[[], None] | None = None
+        self.on_abort: Callable[[], None] = lambda: None
         self.aborted: Aborted | StepRepeated | None = None
         self._clears = False
         self.trial = SizeTrial()
@@ -157,23 +159,18 @@ class GradientReducer:
         """Backward passes until the step in progress is committed."""
         return self._passes - self._pass
 
-    def arm(
-        self,
-        weight: float,
-        batch: int,
-        on_commit: Callable[[StepOutcome], None],
-        passes: int = 1,
-        samples: int | None = None,
-    ) -> None:
-        """Begin a step of so many backward passes, in which this member has `weight` samples or tokens, in `samples`
-        samples, of a `batch` of all. `on_commit`: called when the step is committed, before the last backward
-        returns."""
-        self.weight, self.batch, self._on_commit = weight, batch, on_commit
-        self.samples = int(weight) if samples is None else samples
+    def arm(self, samples: int, batch: int) -> None:
+        """Begin a step, in which this member has `samples` of a `batch` of all."""
+        self.weight, self.samples, self.batch = samples, samples, batch
         self.is_armed, self._running, self.accumulating = True, False, False
-        self._passes, self._pass = passes, 0
+        self._passes, self._pass = 1, 0
         self.is_closed, self.phase = False, GradientPhase.NONE
         self.aborted, self._clears = None, False
+
+    def set_terms(self, weight: float, passes: int, on_commit: Callable[[StepOutcome], None]) -> None:
+        """The terms of a step of which nothing is summed yet: over how much this member's loss is a mean, the number
+        of backward passes, and what is called when it is committed, before the last of them returns."""
+        self.weight, self._passes, self._on_commit = weight, passes, on_commit
 
     def disarm(self) -> None:
         """End a step: backward works as without a session again."""
@@ -201,12 +198,10 @@ class GradientReducer:
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """Around what may find out that the round is void: with `on_abort`, keeps the exception in `aborted`."""
+        """Around what may find out that the round is void: keeps the exception in `aborted`."""
         try:
             yield
         except (Aborted, StepRepeated) as error:
-            if self.on_abort is None:
-                raise
             self.aborted = error
 
     def sum_in_step(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -298,8 +293,7 @@ class GradientReducer:
             if parameter.grad is not None:
                 parameter.grad.zero_()
         self.phase = GradientPhase.SUMMED
-        if self.on_abort is not None:
-            self.on_abort()
+        self.on_abort()
 
     def _scaled(self, gradient: torch.Tensor) -> torch.Tensor:
         return gradient if self._scale is None else gradient * self._scale
@@ -407,7 +401,7 @@ class GradientReducer:
             self._sum_pass(last=last and not tries)
         if tries:
             self.trial.hold(self._step(), self.batch, self._named_gradients())
-            raise StepTried
+            raise StepRepeated
         self.phase = GradientPhase.SUMMED
         self._running = False
         self._pass += 1

@@ -199,7 +199,7 @@ def _cure(name: str) -> str:
         return "a worker changes it by its own samples: change it by those of all, s.gather(rows) before backward()"
     return (
         "something changes it on one worker and not on another: what is kept from step to step belongs into "
-        's.state["name"], what belongs to a step into `with s.step():`'
+        's.state["name"], what belongs to a step into its body'
     )
 
 

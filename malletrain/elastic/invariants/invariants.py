@@ -35,7 +35,7 @@ MAX_PARAMETERS = 4
 
 
 class Invariants:
-    """The invariants of one session. `in_step`: returns whether `with s.step()` is being executed. `order`: returns
+    """The invariants of one session. `in_step`: returns whether a step is under way. `order`: returns
     an epoch's order of samples, and where its batches end, where the script has one of its own. `dataset`: returns a
     digest of what the script has made of its data set."""
 
@@ -84,7 +84,7 @@ class Invariants:
                 self._layout_digest = digest_of_text(repr(self._state.layout()["trained"]))
 
     def end_step(self, *, committed: bool, ends_epoch: bool) -> None:
-        """The block of a step is over: mark the gradients that it leaves."""
+        """A step is over: mark the gradients that it leaves."""
         self._stale = frozenset()
         parameters = self._reducer.parameters
         some = parameters[:: max(1, -(-len(parameters) // MAX_PARAMETERS))] if committed else []
@@ -164,6 +164,11 @@ class Invariants:
         if self._reducer.adapting:
             raise ElasticError("optimizer.step() in step.inner_loop() changes the session's model: train a copy")
         phase = self._reducer.phase
+        if phase is GradientPhase.USED:
+            raise ElasticError(
+                "optimizer.step() comes after s.agree() or s.evaluate() in the body of the loop, with which its step "
+                "is over: call it before them"
+            )
         if in_step and phase is GradientPhase.LOCAL:
             raise ElasticError(
                 "optimizer.step() has gradients of this worker alone: step.accumulate() is only for parts of one "

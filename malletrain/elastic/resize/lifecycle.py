@@ -58,7 +58,7 @@ class WorkerLifecycle:
         self._must_recover = False
         self._ending_since: float | None = None
         self._released_at = -math.inf  #: by a signal before it trained (monotonic)
-        self._gives_up = False  #: a long step, and the world with it
+        self.gives_up = False  #: a long step, and the world with it
         self._others_stay = False  #: by what members said when this one had said that it ends
         self.last_commit = time.monotonic()
         self.step_began: float | None = None  #: the step under way; None between steps, and once it is committed
@@ -123,8 +123,8 @@ class WorkerLifecycle:
                 return summed
 
     def terminated(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal that asks this process to end. Raises `Released`: it does not train yet; `Aborted`: the
-        step under way would last for too long."""
+        """Handle a signal that asks this process to end. Raises `Released`: it does not train yet, or the step under
+        way would last for too long, and is undone as the process ends."""
         name = signal.Signals(number).name
         if self._member.link is None and self._in_pilot:
             now = time.monotonic()
@@ -140,8 +140,8 @@ class WorkerLifecycle:
         if self._member.local_leader is not None:
             self._member.local_leader.end()
         if self._is_long(self.step_began):
-            self._gives_up = True
-            raise Aborted(f"{name} in the middle of a long step")
+            self.gives_up = self._must_recover = True
+            raise Released(name)
 
     def _is_long(self, began: float | None) -> bool:
         """Whether a step that began at `began` is to be abandoned. With several processes a node it never is, because
@@ -155,8 +155,8 @@ class WorkerLifecycle:
         world = self._committer.world
         if world.size == 1 and self._ending_since is not None:
             self._leave_together()
-        if self._gives_up:
-            self._gives_up = False
+        if self.gives_up:
+            self.gives_up = False
             self._member.fault(world.generation, "closed", "a long step is given up")
         self._reconfigurer.recover()
         self._must_recover, self._leave_all = False, False
@@ -180,7 +180,7 @@ class WorkerLifecycle:
             self._reports.send_held()
             self._member.leave(0, None)
         if self._is_long(time.monotonic()):
-            self._gives_up = True
+            self.gives_up = True
             raise Aborted("the next step would be a long one")
 
     def _leave_together(self) -> None:

@@ -233,7 +233,10 @@ class TrainingState:
     def copy(self) -> tuple[bytes, list[torch.Tensor]]:
         """Like `capture`, with tensors of their own, to be given to `restore` later."""
         skeleton, tensors = self.capture()
-        return skeleton, [tensor.clone() for tensor in tensors]
+        try:
+            return skeleton, [tensor.clone() for tensor in tensors]
+        except torch.OutOfMemoryError:  # of the device
+            return skeleton, [tensor.to("cpu", copy=True) for tensor in tensors]
 
     def layout(self) -> dict[str, Any]:
         """What is trained: the names of the parameters that require gradients, and of each optimizer's groups."""

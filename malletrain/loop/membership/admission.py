@@ -85,10 +85,16 @@ def admit(views: Mapping[int, JobView], claim: Claim) -> Admission:
     job = view.job
     relaunched, items = job.elastic is not Elastic.LIVE, job.elastic is Elastic.TASKS
     terms = JobTerms(
-        job.min_nodes, job.max_nodes, job.sizes, relaunched, items=items, fixed=keeps_its_size(job, view.check),
-        trusted=job.trusted, checked=view.check.digest if view.check is not None else "",
+        job.min_nodes,
+        job.max_nodes,
+        job.sizes,
+        relaunched,
+        items=items,
+        fixed=keeps_its_size(job, view.check),
+        trusted=job.trusted,
+        checked=view.check.digest if view.check is not None else "",
         undecided=view.check is not None and view.check.verdict is ScriptVerdict.UNDECIDED,
-    )  # fmt: skip
+    )
     leaves = pilot.phase is PilotPhase.LEAVING
     return Admission(terms, (pilot.reason or "its pilot was asked to leave") if leaves else "")
 

@@ -40,11 +40,16 @@ class Membership:
     """
 
     def __init__(
-        self, settings: MembershipSettings, clock: Clock, admit: Callable[[Claim], Admission],
-        last: Mapping[int, LastWorlds] | None = None, refused: Callable[[int, str], None] = lambda job, why: None,
-        make_secret: Callable[[], str] = lambda: "", holding: Callable[[int], Mapping[str, bool]] = lambda job: {},
+        self,
+        settings: MembershipSettings,
+        clock: Clock,
+        admit: Callable[[Claim], Admission],
+        last: Mapping[int, LastWorlds] | None = None,
+        refused: Callable[[int, str], None] = lambda job, why: None,
+        make_secret: Callable[[], str] = lambda: "",
+        holding: Callable[[int], Mapping[str, bool]] = lambda job: {},
         reserve: Callable[[int, int], bool] = lambda job, until: True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.settings = settings
         self._clock = clock
         self._admit = admit
@@ -278,14 +283,17 @@ class Membership:
         asked = machine.check is not None and name in machine.check.asked and name not in machine.check.answered
         plan = machine.pending or machine.world if machine.over is None else None
         wanted = Directive(
-            seq=worker.directive.seq, plan=plan.as_sent_to(name) if plan is not None else None,
+            seq=worker.directive.seq,
+            plan=plan.as_sent_to(name) if plan is not None else None,
             check_in=machine.check.number if machine.check is not None and asked else None,
-            leave=worker.leave_reason or None if worker.leaving_since is not None else None, end=worker.end,
-            top_up=worker.top_up, hold=plan is not None and machine.holds_scripts(plan),
+            leave=worker.leave_reason or None if worker.leaving_since is not None else None,
+            end=worker.end,
+            top_up=worker.top_up,
+            hold=plan is not None and machine.holds_scripts(plan),
             given_up=machine.relaunches and worker.phase is Phase.LOST,
             losses=machine.losses if machine.relaunches else 0,
             fixed=machine.terms.fixed and not machine.relaunches,
-        )  # fmt: skip
+        )
         if wanted != worker.directive:
             worker.directive = replace(wanted, seq=wanted.seq + 1)
         return worker.directive

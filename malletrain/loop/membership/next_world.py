@@ -66,9 +66,14 @@ class Verdict:
 
 
 def next_world(
-    world: Sequence[str], pending: Sequence[str] | None, candidates: Sequence[WorkerCandidate], terms: JobTerms,
-    now: float, gather_s: float, most: int | None = None,
-) -> Verdict:  # fmt: skip
+    world: Sequence[str],
+    pending: Sequence[str] | None,
+    candidates: Sequence[WorkerCandidate],
+    terms: JobTerms,
+    now: float,
+    gather_s: float,
+    most: int | None = None,
+) -> Verdict:
     """Names the members of the next generation.
 
     Args:
@@ -113,9 +118,13 @@ def next_world(
 
 
 def _while_pending(
-    pending: Sequence[str], alive: dict[str, WorkerCandidate], staying: list[Seat],
-    newcomers: list[WorkerCandidate], terms: JobTerms, leaving: list[WorkerCandidate],
-) -> Verdict:  # fmt: skip
+    pending: Sequence[str],
+    alive: dict[str, WorkerCandidate],
+    staying: list[Seat],
+    newcomers: list[WorkerCandidate],
+    terms: JobTerms,
+    leaving: list[WorkerCandidate],
+) -> Verdict:
     # Without a world the members begin by themselves, and may have begun: another plan would make a second world.
     may_begin = not staying and not leaving
     withdrawn = [
@@ -132,9 +141,14 @@ def _while_pending(
 
 
 def _size(
-    staying: list[Seat], leaving: list[WorkerCandidate], newcomers: list[WorkerCandidate], terms: JobTerms,
-    has_world: bool, why: str, supersedes: bool = False,
-) -> Verdict:  # fmt: skip
+    staying: list[Seat],
+    leaving: list[WorkerCandidate],
+    newcomers: list[WorkerCandidate],
+    terms: JobTerms,
+    has_world: bool,
+    why: str,
+    supersedes: bool = False,
+) -> Verdict:
     """`supersedes`: the outstanding plan cannot be taken any more, so another follows even if it adds no member."""
     if leaving and newcomers and not staying:
         # Someone must hand the state over: the oldest stays for one generation more.

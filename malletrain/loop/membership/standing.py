@@ -26,9 +26,12 @@ Brought = tuple[tuple[Seat, str], ...]
 
 
 def members_of(
-    claim: Claim, job: JobMembership, said: Standing, admit: Callable[[Claim], Admission],
+    claim: Claim,
+    job: JobMembership,
+    said: Standing,
+    admit: Callable[[Claim], Admission],
     refused: Callable[[int, str], None],
-) -> Brought | None:  # fmt: skip
+) -> Brought | None:
     """The members of the world that a standing brings, by one that is admitted; None when the job keeps the world
     that it has. `refused` is called with job and reason for each member that `admit` refuses. Nothing changes.
 

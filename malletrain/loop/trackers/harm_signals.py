@@ -26,9 +26,14 @@ AFTER_S = 900.0
 
 #: Words of Slurm's own (slurmctld, slurmd), not of staff, for a node that is taken out of service.
 _OWN_WORDS = (
-    "kill task failed", "prolog", "epilog", "batch job complete failure", "not responding", "duplicate jobid",
+    "kill task failed",
+    "prolog",
+    "epilog",
+    "batch job complete failure",
+    "not responding",
+    "duplicate jobid",
     "unexpectedly rebooted",
-)  # fmt: skip
+)
 
 #: What Slurm preempts within so many seconds counts once: a main job of many nodes ends as many pilots, whose grace
 #: time (GraceTime, KillWait) they use in part.

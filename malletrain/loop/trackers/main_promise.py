@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,8 +18,7 @@ from malletrain.decide.yielding import nodes_of_pilots
 from malletrain.domain.decision import LeavePilot, RecyclePilot
 from malletrain.domain.event import ActionIntent, Event, MainJobMet, MainJobsArrived
 from malletrain.domain.snapshot import SlurmJob, Snapshot
-from malletrain.loop.trackers.main_jobs import MainJobDelay, head_of, trim
-from malletrain.loop.trackers.queue_promise import (
+from malletrain.loop.queue_promise import (
     UNKNOWN_YIELD_S,
     ControllerBudget,
     HourDemands,
@@ -35,6 +34,7 @@ from malletrain.loop.trackers.queue_promise import (
     reserve_curve,
     with_trial_pilot,
 )
+from malletrain.loop.trackers.main_jobs import MainJobDelay, head_of, trim
 
 #: So many arrivals are kept: the newest.
 MAX_ARRIVALS = 20_000
@@ -48,8 +48,8 @@ MAX_YIELDS = 500
 #: So many jobs that pilots gave way to are kept, to be reported on.
 MAX_DELAYS = 5_000
 
-#: Numbers of nodes without a main job that a curve is reckoned for, at most: a machine has one for each look.
-MAX_CURVE_LEVELS = 24
+#: A curve is reckoned for so many numbers of nodes without a main job, evenly chosen from those of the latest looks.
+MAX_CURVE_LEVELS, CURVE_LOOKS = 24, 10_000
 
 #: A job that was seen so long after its submission (seconds) waited for other things before: until then it could not
 #: have started, and what counts is from the look that asked pilots to leave, and one look before.
@@ -108,7 +108,7 @@ class PromiseTracker:
         self._unwritten: deque[SlurmJob] = deque(maxlen=MAX_ARRIVALS)  # the journal lacks their arrival
         self._delays: OrderedDict[str, MainJobDelay] = OrderedDict()  # by main job
         self._waiting: OrderedDict[str, _Waiting] = OrderedDict()  # by head of the main job's id
-        self._levels: Counter[int] = Counter()
+        self._levels: deque[int] = deque(maxlen=CURVE_LOOKS)  # nodes without a main job
         self._hour: tuple[float, int, HourDemands] | None = None
         self._first_at = math.inf  # the journal's first event that was folded
         self._counts_from = math.inf  # none that arrived since then is missing
@@ -119,17 +119,17 @@ class PromiseTracker:
     def learn(self, arrivals: Iterable[tuple[str, float, int]]) -> int:
         """Take in main jobs that arrived before: id (of each task of an array), submission (Unix seconds), nodes;
         returns how many are new. None since the first of them is missing."""
-        new = []
+        new = 0
         known = frozenset(self._noted)  # from the journal: an array is one there, and accounting has its tasks
         for identity, at, width in arrivals:
             whole = f"{identity.partition('_')[0]} {at:.0f}"
             if width > 0 and whole not in known and not self._is_noted(f"{identity} {at:.0f}"):
-                new.append(MainArrival(at, width))
+                new += 1
+                self._add(at, width)
                 self._is_noted(whole)
-        self._arrivals = sorted([*self._arrivals, *new], key=lambda each: each.at)[-MAX_ARRIVALS:]
+                self._counts_from = min(self._counts_from, at)
         self._hour = None
-        self._counts_from = min([self._counts_from, *(each.at for each in new)])
-        return len(new)
+        return new
 
     def apply(self, event: Event) -> None:
         """Take in one event of the journal."""
@@ -180,7 +180,7 @@ class PromiseTracker:
         self._cycle_s = plan.interval_s + (plan.backfill_cycle_s or 0.0)
         self._exits_s = exits_s
         self._take_arrivals(snapshot, rules)
-        self._levels[at_hand(snapshot, rules)] += 1
+        self._levels.append(at_hand(snapshot, rules))
         if rules.promise is None:
             return
         if rules.promise.cycle_ratio is not None:
@@ -257,8 +257,11 @@ class PromiseTracker:
 
     def curve(self, now: float, bounds_s: Sequence[float]) -> list[tuple[float, float, float]]:
         """What each bound of the 95th percentile costs, or would (`reserve_curve`), at this hour, by the numbers of
-        nodes without a main job that looks have shown; empty until the first look."""
-        return reserve_curve(self.hour(now), self.times(), thinned(self._levels), bounds_s)
+        nodes without a main job that the latest looks have shown; nothing until the first look."""
+        looks = sorted(self._levels)
+        few = min(len(looks), MAX_CURVE_LEVELS)
+        middles = [looks[(2 * part + 1) * len(looks) // (2 * few)] for part in range(few)]
+        return reserve_curve(self.hour(now), self.times(), middles, bounds_s)
 
     @property
     def arrivals(self) -> int:
@@ -273,26 +276,27 @@ class PromiseTracker:
     # -- parts -------------------------------------------------------------------------------------------------
 
     def _take_arrivals(self, snapshot: Snapshot, rules: Rules) -> None:
-        new: list[MainArrival] = []
         for job in snapshot.jobs:
             if job.partition == rules.harvest_partition or job.submit_time is None or job.node_count < 1:
                 continue
             if not self._is_noted(f"{_identity(job)} {job.submit_time:.0f}"):
-                new += [MainArrival(job.submit_time, job.node_count)] * job.task_count
+                self._add(job.submit_time, job.node_count, job.task_count)
                 self._unwritten.append(job)
-        if new:
-            self._arrivals = sorted([*self._arrivals, *new], key=lambda each: each.at)[-MAX_ARRIVALS:]
 
     def _restore(self, arrived: MainJobsArrived, at: float) -> None:
         """Take in what a look of this daemon or of one before showed. What came while none ran is missing."""
         rows = zip(arrived.main_jobs, arrived.submitted_at, arrived.nodes, arrived.tasks, strict=False)
         for identity, submitted, nodes, tasks in rows:
             if not self._is_noted(f"{identity} {submitted:.0f}"):
-                place = bisect_right(self._arrivals, submitted, key=lambda each: each.at)
-                self._arrivals[place:place] = [MainArrival(submitted, nodes)] * min(tasks, MAX_ARRIVALS)
+                self._add(submitted, nodes, tasks)
                 self._hour = None
-        del self._arrivals[:-MAX_ARRIVALS]
         self._counts_from = min(at, self._counts_from)
+
+    def _add(self, at: float, nodes: int, tasks: int = 1) -> None:
+        """Take in so many jobs of an arrival; the oldest beyond `MAX_ARRIVALS` are forgotten."""
+        place = bisect_right(self._arrivals, at, key=lambda each: each.at)
+        self._arrivals[place:place] = [MainArrival(at, nodes)] * min(tasks, MAX_ARRIVALS)
+        del self._arrivals[:-MAX_ARRIVALS]
 
     def _is_noted(self, key: str) -> bool:
         """Whether the job is known; it is from now on."""
@@ -331,37 +335,29 @@ class PromiseTracker:
         # Where only backfill could start the job, one of its cycles would have done so without pilots, too.
         cycles = by_backfill and waiting.behind
         self._delays[meeting.main_job] = replace(
-            known, nodes=known.nodes if node in known.nodes else (*known.nodes, node),
+            known,
+            nodes=known.nodes if node in known.nodes else (*known.nodes, node),
             freed_s=max(known.freed_s or 0.0, min(wait, left + HALF_SECOND_S - known.could_at)),
             delay_s=max(known.delay_s, self._cycle_s * math.floor(wait / self._cycle_s) if cycles else wait),
-            by_backfill=known.by_backfill or by_backfill, preempted=known.preempted + meeting.preempted,
+            by_backfill=known.by_backfill or by_backfill,
+            preempted=known.preempted + meeting.preempted,
             put_off=known.put_off or put_off,
-        )  # fmt: skip
+        )
         trim(self._delays, MAX_DELAYS)
 
     def _note_behind(self, node: str, meeting: MainJobMet) -> None:
         """It waited behind a main job that pilots delayed: it is later by that at most, or by its own wait."""
-        if meeting.started_at is None:
+        name, began = meeting.main_job, meeting.started_at
+        if began is None or meeting.submitted_at is None:
             return
-        ahead = [each.delay_s for name, each in self._delays.items() if head_of(name) == meeting.waited_for]
-        could_at = (meeting.started_at if meeting.submitted_at is None else meeting.submitted_at) + HALF_SECOND_S
-        delay = min(max(ahead, default=0.0), max(0.0, meeting.started_at + HALF_SECOND_S - could_at))
-        known = self._delays.get(meeting.main_job)
-        if delay <= 0 or (known is not None and known.delay_s >= delay):
-            return
-        since, nodes = meeting.started_at + HALF_SECOND_S - delay, (node,) if known is None else known.nodes
-        freed_s = None if known is None else known.freed_s
-        self._delays[meeting.main_job] = MainJobDelay(
-            meeting.main_job,
-            meeting.user,
-            since,
-            meeting.started_at,
-            nodes,
-            freed_s,
-            delay,
-            behind=meeting.waited_for,
-        )
-        trim(self._delays, MAX_DELAYS)
+        ahead = (each.delay_s for other, each in self._delays.items() if head_of(other) == meeting.waited_for)
+        delay = min(max(ahead, default=0.0), began - meeting.submitted_at)
+        known = self._delays.get(name) or MainJobDelay(name, meeting.user, began, began, (node,))
+        if delay > known.delay_s:
+            could_at = began + HALF_SECOND_S - delay
+            behind = replace(known, could_at=could_at, started_at=began, delay_s=delay, behind=meeting.waited_for)
+            self._delays[name] = behind
+            trim(self._delays, MAX_DELAYS)
 
 
 def _identity(job: SlurmJob) -> str:
@@ -372,17 +368,3 @@ def _identity(job: SlurmJob) -> str:
 def at_hand(snapshot: Snapshot, rules: Rules) -> int:
     """How many nodes have no main job, of those that may be harvested."""
     return sum(rules.may_harvest(name) for name in snapshot.free_names | nodes_of_pilots(snapshot, rules))
-
-
-def thinned(levels: Mapping[int, int], most: int = MAX_CURVE_LEVELS) -> list[tuple[int, float]]:
-    """Counted numbers as (number, count), ascending; where there are more than `most`, neighbours are put together
-    at their mean, so that the sum of number times count stays within half a node a count."""
-    ordered = sorted(levels.items())
-    if len(ordered) <= most:
-        return [(number, float(count)) for number, count in ordered]
-    found = []
-    for part in range(most):
-        group = ordered[part * len(ordered) // most : (part + 1) * len(ordered) // most]
-        count = sum(each for _, each in group)
-        found.append((round(sum(number * each for number, each in group) / count), float(count)))
-    return found

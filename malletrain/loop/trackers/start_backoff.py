@@ -96,10 +96,8 @@ class StartBackoff:
                 self._fold_refusal(event, refused)
             case kinds.PilotStarted():
                 self._fold_start(event)
-            case kinds.ActionIntent(action=StartPilot(pilot=pilot)):
-                self._released[pilot] = event.at
-            case kinds.ActionOutcome(action=StartPilot(pilot=pilot), done=False):
-                self._released.pop(pilot, None)
+            case kinds.ActionOutcome(action=StartPilot(pilot=pilot), done=True):
+                self._released[pilot] = event.at  # an intent alone may be of a daemon that died before it acted
             case kinds.ActionIntent(action=RecyclePilot() as recycled):
                 self._fold_recycled(event, recycled)
             case kinds.ActionIntent(action=CancelTasks(pilots=pilots)):

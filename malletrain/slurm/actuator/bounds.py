@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from malletrain.domain.decision import StartPilot
 from malletrain.domain.job import task_of
-from malletrain.domain.snapshot import SlurmState
+from malletrain.domain.snapshot import HOLDING_STATES, SlurmState
 from malletrain.slurm.formats.squeue import TaskRecord
 from malletrain.slurm.formats.states import job_state
 from malletrain.slurm.pilots import is_held
@@ -17,9 +17,6 @@ from malletrain.slurm.submission.sbatch import comment_of
 
 MINUTE_S = 60.0
 HOUR_S = 3600.0
-
-#: Tasks in these states hold nodes, or are about to.
-_ACTIVE = frozenset({SlurmState.RUNNING, SlurmState.COMPLETING, SlurmState.CONFIGURING, SlurmState.SUSPENDED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +101,7 @@ def comment_refusal(task: str, job: int, comments: Mapping[str, str]) -> str:
 def holds_node(row: TaskRecord) -> bool:
     """Whether a task holds a node, or was released and may do so at any moment."""
     state = job_state(row.state)
-    return state in _ACTIVE or (state is SlurmState.PENDING and not is_held(row))
+    return state in HOLDING_STATES or (state is SlurmState.PENDING and not is_held(row))
 
 
 def cancellable(pilots: Collection[str], job: int, comments: Mapping[str, str]) -> tuple[tuple[str, ...], str]:

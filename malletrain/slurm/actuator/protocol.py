@@ -69,10 +69,12 @@ _REASON = Field(
 )
 _PILOT = Field("pilot", "pilot", _is_pilot, "an array's number and a task's, as 123_4 or 123_4+1")
 _NODE = Field("node", "node", _text(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}"), "a node's name")
-_PILOTS = Field("pilots", "pilots",
+_PILOTS = Field(
+    "pilots",
+    "pilots",
     lambda value: isinstance(value, list) and len(value) <= MAX_PILOTS and all(map(_is_pilot, value)),
     "a list of pilots, and not of too many",
-)  # fmt: skip
+)
 _LIMIT = Field("limit_s", "limit_s", _seconds, "a number of seconds")
 _KILL = Field("kill", "kill", lambda value: type(value) is bool, "true or false")
 _ENDS_AT = Field("ends_at", "ends_at", _seconds, "a number of seconds")

@@ -85,9 +85,14 @@ class Actuator:
     """Carries out requests within `bounds`, and records each act in `audit`."""
 
     def __init__(
-        self, commands: Commands, harvest: Harvest, bounds: ActuatorBounds, audit: AuditLog,
-        now: Callable[[], float] = time.time, elapsed: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+        self,
+        commands: Commands,
+        harvest: Harvest,
+        bounds: ActuatorBounds,
+        audit: AuditLog,
+        now: Callable[[], float] = time.time,
+        elapsed: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._commands, self._harvest, self._bounds, self._audit = commands, harvest, bounds, audit
         self._now, self._elapsed = now, elapsed
         self._queries = Queries(commands, harvest.partition)

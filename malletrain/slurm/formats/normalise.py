@@ -13,16 +13,11 @@ from functools import lru_cache
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.snapshot import BackfillPlan, Node, NodeState, Reservation, SlurmJob, SlurmState, Snapshot
 from malletrain.slurm.formats import hostlist, scalars
-from malletrain.slurm.formats.records import JobRecord, NodeRecord
+from malletrain.slurm.formats.records import JOB_TEXTS, JobRecord, NodeRecord
 from malletrain.slurm.formats.states import STRENGTH, job_state, node_state
 
-#: Fields of a job that are lists of nodes, and what Slurm calls them.
-_NODE_LISTS = {
-    "nodes": "NodeList",
-    "planned_nodes": "SchedNodeList",
-    "required_nodes": "ReqNodeList",
-    "excluded_nodes": "ExcNodeList",
-}
+#: Fields of a job that are lists of nodes.
+_NODE_LISTS = ("nodes", "planned_nodes", "required_nodes", "excluded_nodes")
 
 
 class Warnings:
@@ -120,8 +115,8 @@ def job(row: JobRecord, warnings: Warnings) -> SlurmJob:
         warnings.add(f"unknown job state {row.state[:40]!r}", row.id)
     values = row._asdict()
     tasks = values.pop("tasks")
-    for name, field in _NODE_LISTS.items():
-        values[name] = _open(values[name], field, row.id, warnings)
+    for name in _NODE_LISTS:
+        values[name] = _open(values[name], JOB_TEXTS[name][0], row.id, warnings)
     return SlurmJob(**values | {"state": state, "task_count": scalars.count_tasks(tasks) if tasks else 1})
 
 

@@ -70,8 +70,11 @@ JOB_TEXTS = {
 }
 #: Its times, as scontrol calls them.
 JOB_TIMES = {
-    "submit_time": "SubmitTime", "eligible_time": "EligibleTime", "start_time": "StartTime", "end_time": "EndTime",
-}  # fmt: skip
+    "submit_time": "SubmitTime",
+    "eligible_time": "EligibleTime",
+    "start_time": "StartTime",
+    "end_time": "EndTime",
+}
 
 
 def identity(raw: int, array: int, task: int | None, tasks: str, het: int, offset: int) -> dict[str, Any]:
@@ -85,5 +88,9 @@ def identity(raw: int, array: int, task: int | None, tasks: str, het: int, offse
     elif array and task is not None:
         name = f"{array}_{task}"
     return {
-        "id": name, "raw_id": raw, "array_id": array or None, "tasks": tasks if array else "", "het_id": het or None,
-    }  # fmt: skip
+        "id": name,
+        "raw_id": raw,
+        "array_id": array or None,
+        "tasks": tasks if array else "",
+        "het_id": het or None,
+    }

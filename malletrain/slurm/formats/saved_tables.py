@@ -15,24 +15,42 @@ from malletrain.domain.errors import InvalidInput
 from malletrain.domain.snapshot import SlurmState
 from malletrain.slurm.formats import hostlist, scalars
 from malletrain.slurm.formats.records import JOB_TEXTS, JOB_TIMES, JobRecord, NodeRecord
-from malletrain.slurm.formats.states import job_state, node_state
+from malletrain.slurm.formats.states import job_state, meaning, node_state
 
-#: Headings of sinfo and squeue (their -o, -O and default formats) by what they mean here.
-_NODE_HEADINGS = {
-    "NODELIST": "nodes", "HOSTNAMES": "nodes", "NODEHOST": "nodes", "STATE": "state", "STATELONG": "state",
-    "STATECOMPACT": "state", "STATECOMPLETE": "state", "PARTITION": "partition", "CPUS": "cpus", "MEMORY": "memory",
-    "WEIGHT": "weight", "GRES": "gres", "ACTIVE_FEATURES": "features", "AVAIL_FEATURES": "features",
-    "REASON": "reason", "CPUS(A/I/O/T)": "usage",
-}  # fmt: skip
-_JOB_HEADINGS = {
-    "JOBID": "id", "JOBARRAYID": "id", "ARRAY_JOB_ID": "array", "PARTITION": "partition", "NAME": "name",
-    "USER": "user", "ST": "state", "STATE": "state", "NODES": "count", "NUM_NODES": "count", "REASON": "reason",
-    "NODELIST": "nodes", "NODELIST(REASON)": "nodes_or_reason", "TIME_LIMIT": "limit", "TIMELIMIT": "limit",
-    "START_TIME": "start_time", "END_TIME": "end_time", "SUBMIT_TIME": "submit_time", "SCHEDNODES": "planned_nodes",
-    "ACCOUNT": "account", "QOS": "qos", "PRIORITY": "priority", "DEPENDENCY": "dependency",
-    "EXC_NODES": "excluded_nodes", "REQ_NODES": "required_nodes", "FEATURES": "features", "TRES_PER_NODE": "gres",
-    "COMMENT": "comment", "COMMAND": "command", "WORK_DIR": "folder",
-}  # fmt: skip
+
+def _headings(those: Mapping[str, str], own: str) -> dict[str, str]:
+    """What each heading means: `those` by their meaning, and the names `own`, which are their own headings."""
+    named = {heading: meaning for meaning, words in those.items() for heading in words.split()}
+    return named | {name.upper(): name for name in own.split()}
+
+
+#: Headings of sinfo and squeue (their -o, -O and default formats).
+_NODE_HEADINGS = _headings(
+    {
+        "nodes": "NODELIST HOSTNAMES NODEHOST",
+        "state": "STATELONG STATECOMPACT STATECOMPLETE",
+        "features": "ACTIVE_FEATURES AVAIL_FEATURES",
+        "usage": "CPUS(A/I/O/T)",
+    },
+    own="state partition cpus memory weight gres reason",
+)
+_JOB_HEADINGS = _headings(
+    {
+        "id": "JOBID JOBARRAYID",
+        "state": "ST",
+        "count": "NODES NUM_NODES",
+        "nodes": "NODELIST",
+        "nodes_or_reason": "NODELIST(REASON)",
+        "limit": "TIME_LIMIT TIMELIMIT",
+        "planned_nodes": "SCHEDNODES",
+        "excluded_nodes": "EXC_NODES",
+        "required_nodes": "REQ_NODES",
+        "gres": "TRES_PER_NODE",
+        "folder": "WORK_DIR",
+    },
+    own="partition name user state reason start_time end_time submit_time account qos priority dependency features "
+    "comment command",
+)
 
 #: Columns of text in which the separator may stand.
 _FREE_TEXT = frozenset({"name", "comment", "command", "folder", "reason", "nodes_or_reason", "features"})
@@ -133,7 +151,7 @@ def _rows(text: str, where: str, headings: dict[str, str], looks: Looks) -> list
     separator = _separator(heading)
     if separator is None:
         return _by_position(heading, body, headings, looks)
-    known = [_meant(cell, headings) for cell in _cells(heading, separator)]
+    known = [meaning(headings, cell.upper(), MIN_HEADING_LETTERS) for cell in _cells(heading, separator)]
     return [
         (number, _row(_cells(line, separator), known, separator, looks, f"{where}:{number}")) for number, line in body
     ]
@@ -142,18 +160,10 @@ def _rows(text: str, where: str, headings: dict[str, str], looks: Looks) -> list
 def _heading(lines: Sequence[tuple[int, str]], headings: dict[str, str], looks: Looks) -> int | None:
     """Which of the lines is the heading: sites and logins print theirs above it."""
     for at, (_, line) in enumerate(lines[:MAX_LINES_BEFORE_HEADING]):
-        columns = {_meant(cell, headings) for cell in _cells(line, _separator(line))}
+        columns = {meaning(headings, cell.upper(), MIN_HEADING_LETTERS) for cell in _cells(line, _separator(line))}
         if looks.keys() <= columns or (at == 0 and "state" in columns):
             return at
     return None
-
-
-def _meant(title: str, headings: dict[str, str]) -> str | None:
-    title = title.upper()
-    if title in headings or len(title) < MIN_HEADING_LETTERS:
-        return headings.get(title)
-    meant = {meaning for whole, meaning in headings.items() if whole.startswith(title)}
-    return meant.pop() if len(meant) == 1 else None
 
 
 def _without_heading(lines: list[tuple[int, str]], looks: Looks, where: str) -> list[tuple[int, Row]]:
@@ -233,7 +243,9 @@ def _by_position(
     heading: str, body: Sequence[tuple[int, str]], headings: dict[str, str], looks: Looks
 ) -> list[tuple[int, Row]]:
     """Columns of blanks: a cell belongs to the heading that it lies under; names hold blanks, empty cells exist."""
-    spans = [(start, end, _meant(title, headings)) for start, end, title in _words(heading)]
+    spans = [
+        (start, end, meaning(headings, title.upper(), MIN_HEADING_LETTERS)) for start, end, title in _words(heading)
+    ]
     rows = []
     for number, line in body:
         words = _words(line)

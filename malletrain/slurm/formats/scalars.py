@@ -10,9 +10,22 @@ from functools import lru_cache
 from malletrain.domain.errors import InvalidInput
 
 #: What Slurm prints for "no value".
-ABSENT = frozenset({
-    "", "(null)", "N/A", "n/a", "None", "NONE", "none", "Unknown", "UNKNOWN", "INVALID", "NOT_SET", "Partition_Limit"
-})  # fmt: skip
+ABSENT = frozenset(
+    {
+        "",
+        "(null)",
+        "N/A",
+        "n/a",
+        "None",
+        "NONE",
+        "none",
+        "Unknown",
+        "UNKNOWN",
+        "INVALID",
+        "NOT_SET",
+        "Partition_Limit",
+    }
+)
 _ENDLESS = frozenset({"UNLIMITED", "INFINITE", "infinite", "unlimited"})
 
 #: A task list longer than this is no job array of any site (MaxArraySize is at most 4,000,001).

@@ -15,16 +15,30 @@ FIELD_SEPARATOR = "\x1f"
 
 #: squeue -o letters (squeue(1), --format; stable since 14.11) by the field that each is, and how it is read.
 _COLUMNS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
-    "i": ("id", str), "A": ("raw_id", str), "F": ("array_id", str), "K": ("tasks", scalars.text_or_empty),
-    "T": ("state", str), "r": ("reason", scalars.text_or_empty), "u": ("user", str), "P": ("partition", str),
-    "q": ("qos", scalars.text_or_empty), "D": ("node_count", lambda value: max(1, scalars.number(value, 1))),
-    "l": ("time_limit_s", scalars.duration), "V": ("submit_time", scalars.moment),
-    "S": ("start_time", scalars.moment), "e": ("end_time", scalars.moment), "N": ("nodes", scalars.text_or_empty),
-    "Y": ("planned_nodes", scalars.text_or_empty), "n": ("required_nodes", scalars.text_or_empty),
-    "x": ("excluded_nodes", scalars.text_or_empty), "f": ("features", scalars.text_or_empty),
-    "b": ("gres", scalars.text_or_empty), "E": ("dependency", scalars.text_or_empty),
-    "Q": ("priority", scalars.number), "m": ("memory_mib", scalars.mebibytes),
-}  # fmt: skip
+    "i": ("id", str),
+    "A": ("raw_id", str),
+    "F": ("array_id", str),
+    "K": ("tasks", scalars.text_or_empty),
+    "T": ("state", str),
+    "r": ("reason", scalars.text_or_empty),
+    "u": ("user", str),
+    "P": ("partition", str),
+    "q": ("qos", scalars.text_or_empty),
+    "D": ("node_count", lambda value: max(1, scalars.number(value, 1))),
+    "l": ("time_limit_s", scalars.duration),
+    "V": ("submit_time", scalars.moment),
+    "S": ("start_time", scalars.moment),
+    "e": ("end_time", scalars.moment),
+    "N": ("nodes", scalars.text_or_empty),
+    "Y": ("planned_nodes", scalars.text_or_empty),
+    "n": ("required_nodes", scalars.text_or_empty),
+    "x": ("excluded_nodes", scalars.text_or_empty),
+    "f": ("features", scalars.text_or_empty),
+    "b": ("gres", scalars.text_or_empty),
+    "E": ("dependency", scalars.text_or_empty),
+    "Q": ("priority", scalars.number),
+    "m": ("memory_mib", scalars.mebibytes),
+}
 #: Account goes last: without accounting it is free text, as a job's name is.
 _FREE_TEXT_LETTERS = "aj"
 _ID, _STATE = (list(_COLUMNS).index(letter) for letter in "iT")
@@ -130,15 +144,35 @@ def _uid(value: str) -> int:
 #: squeue -O fields of one task, for the check before it is released, and how each is read: in the order of
 #: TaskRecord, whose ids come from the first four.
 _TASK_COLUMNS: Mapping[str, Callable[[str], Any]] = {
-    "jobarrayid": str, "jobid": str, "arrayjobid": str, "arraytaskid": scalars.text_or_empty, "userid": _uid,
-    "username": str, "partition": str, "qos": scalars.text_or_empty, "account": scalars.text_or_empty, "state": str,
-    "reason": scalars.text_or_empty, "numnodes": scalars.number, "timelimit": scalars.duration,
-    "requeue": lambda value: value == "1", "restartcnt": scalars.number, "eligibletime": scalars.moment,
-    "starttime": scalars.moment, "endtime": scalars.moment, "preempttime": scalars.moment, "exit_code": str,
-    "nodelist": scalars.text_or_empty, "dependency": scalars.text_or_empty, "oversubscribe": str,
-    "submittime": scalars.moment, "prioritylong": lambda value: scalars.number(value, -1),
-    "reqnodes": scalars.text_or_empty, "licenses": scalars.text_or_empty, "burstbuffer": scalars.text_or_empty,
-}  # fmt: skip
+    "jobarrayid": str,
+    "jobid": str,
+    "arrayjobid": str,
+    "arraytaskid": scalars.text_or_empty,
+    "userid": _uid,
+    "username": str,
+    "partition": str,
+    "qos": scalars.text_or_empty,
+    "account": scalars.text_or_empty,
+    "state": str,
+    "reason": scalars.text_or_empty,
+    "numnodes": scalars.number,
+    "timelimit": scalars.duration,
+    "requeue": lambda value: value == "1",
+    "restartcnt": scalars.number,
+    "eligibletime": scalars.moment,
+    "starttime": scalars.moment,
+    "endtime": scalars.moment,
+    "preempttime": scalars.moment,
+    "exit_code": str,
+    "nodelist": scalars.text_or_empty,
+    "dependency": scalars.text_or_empty,
+    "oversubscribe": str,
+    "submittime": scalars.moment,
+    "prioritylong": lambda value: scalars.number(value, -1),
+    "reqnodes": scalars.text_or_empty,
+    "licenses": scalars.text_or_empty,
+    "burstbuffer": scalars.text_or_empty,
+}
 
 #: Without the account, which is free text and goes last. Each with width 0, which prints it whole.
 TASK_FIELDS = tuple(name for name in _TASK_COLUMNS if name != "account")

@@ -14,18 +14,40 @@ from malletrain.domain.snapshot import NodeState, SlurmState
 
 #: What sinfo appends to a state (sinfo(1)); `+` closes a compact word of a node shared with another cluster.
 SUFFIXES = {
-    "*": "NOT_RESPONDING", "~": "POWERED_DOWN", "#": "POWERING_UP", "%": "POWERING_DOWN", "!": "POWER_DOWN",
-    "$": "MAINTENANCE", "@": "REBOOT_REQUESTED", "^": "REBOOT_ISSUED", "-": "PLANNED",
-}  # fmt: skip
+    "*": "NOT_RESPONDING",
+    "~": "POWERED_DOWN",
+    "#": "POWERING_UP",
+    "%": "POWERING_DOWN",
+    "!": "POWER_DOWN",
+    "$": "MAINTENANCE",
+    "@": "REBOOT_REQUESTED",
+    "^": "REBOOT_ISSUED",
+    "-": "PLANNED",
+}
 
 #: Long, compact and older spellings of one word, by that word.
 _SPELT = {
-    "ALLOCATED": "ALLOC", "MIXED": "MIX", "DOWN": "ERROR ERR", "FUTURE": "FUTR", "UNKNOWN": "UNK",
-    "COMPLETING": "COMP", "DRAIN": "DRAINED DRAINING DRNG", "FAIL": "FAILING FAILG", "MAINTENANCE": "MAINT",
-    "RESERVED": "RESV RES", "PLANNED": "PLND", "REBOOT_REQUESTED": "REBOOT REBOOT_TOGGLE", "REBOOT_ISSUED": "BOOT",
-    "POWERED_DOWN": "POWER", "POWERING_UP": "POWER_UP POW_UP", "POWERING_DOWN": "POW_DN",
-    "NOT_RESPONDING": "NO_RESPOND", "INVALID": "INVAL INVALID_REG", "BLOCKED": "BLOCK", "PERFCTRS": "NPC",
-}  # fmt: skip
+    "ALLOCATED": "ALLOC",
+    "MIXED": "MIX",
+    "DOWN": "ERROR ERR",
+    "FUTURE": "FUTR",
+    "UNKNOWN": "UNK",
+    "COMPLETING": "COMP",
+    "DRAIN": "DRAINED DRAINING DRNG",
+    "FAIL": "FAILING FAILG",
+    "MAINTENANCE": "MAINT",
+    "RESERVED": "RESV RES",
+    "PLANNED": "PLND",
+    "REBOOT_REQUESTED": "REBOOT REBOOT_TOGGLE",
+    "REBOOT_ISSUED": "BOOT",
+    "POWERED_DOWN": "POWER",
+    "POWERING_UP": "POWER_UP POW_UP",
+    "POWERING_DOWN": "POW_DN",
+    "NOT_RESPONDING": "NO_RESPOND",
+    "INVALID": "INVAL INVALID_REG",
+    "BLOCKED": "BLOCK",
+    "PERFCTRS": "NPC",
+}
 #: Words that are spelt in one way.
 _PLAIN = "IDLE REBOOT_CANCELED POWER_DOWN NET CLOUD EXTERNAL DYNAMIC_NORM DYNAMIC_FUTURE RESUME UNDRAIN"
 
@@ -56,11 +78,12 @@ MIN_CUT_LETTERS = 7
 Meaning = TypeVar("Meaning")
 
 
-def _meaning(words: Mapping[str, Meaning], word: str) -> Meaning | None:
-    """What `word` stands for, also where Slurm cut its end off to fit a column; None: unknown, or ambiguous."""
-    if word in words or len(word) < MIN_CUT_LETTERS:
+def meaning(words: Mapping[str, Meaning], word: str, least: int = MIN_CUT_LETTERS) -> Meaning | None:
+    """What `word` stands for, also where Slurm cut its end off to fit a column, to no fewer than `least` letters;
+    None: unknown, or ambiguous."""
+    if word in words or len(word) < least:
         return words.get(word)
-    meant = {meaning for whole, meaning in words.items() if whole.startswith(word)}
+    meant = {each for whole, each in words.items() if whole.startswith(word)}
     return meant.pop() if len(meant) == 1 else None
 
 
@@ -79,11 +102,11 @@ def node_state(text: str) -> NodeWords:
             part = part[:-1]
         if not part:
             continue
-        meaning = _meaning(WORDS, part)
-        if meaning is None:
+        those = meaning(WORDS, part)
+        if those is None:
             unknown.append(part)
         else:
-            words.update(meaning)
+            words.update(those)
     if not words:
         return NodeWords(NodeState.UNKNOWN, frozenset(), tuple(unknown) or (text,))
     return NodeWords(_strongest(words, bool(unknown)), frozenset(words), tuple(unknown))
@@ -151,6 +174,6 @@ _JOB_PRECEDENCE = (SlurmState.COMPLETING, SlurmState.CONFIGURING, SlurmState.SUS
 def job_state(text: str) -> SlurmState:
     """The state that `text` means: `RUNNING`, `R`, `CANCELLED by 1000`, `RUNNING,COMPLETING`, `PENDING+REQUEUED`."""
     words = (part.split() for part in text.upper().replace("+", ",").split(","))
-    meanings = [_meaning(JOB_WORDS, word[0]) for word in words if word]
-    known = [meaning for meaning in meanings if meaning is not None]
+    meanings = (meaning(JOB_WORDS, word[0]) for word in words if word)
+    known = [state for state in meanings if state is not None]
     return next((state for state in (*_JOB_PRECEDENCE, *known) if state in known), SlurmState.UNKNOWN)

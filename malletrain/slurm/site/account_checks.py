@@ -13,9 +13,17 @@ from malletrain.slurm.site.site_facts import ERROR, WARNING, Finding, Harvest, P
 
 #: Limits of an association; those that begin with Max are printed with what the account above sets.
 ASSOCIATION_LIMITS = (
-    "GrpJobs", "GrpSubmit", "MaxJobs", "MaxSubmit", "MaxWall", "GrpTRES", "MaxTRES", "MaxTRESPerNode", "MaxTRESMins",
+    "GrpJobs",
+    "GrpSubmit",
+    "MaxJobs",
+    "MaxSubmit",
+    "MaxWall",
+    "GrpTRES",
+    "MaxTRES",
+    "MaxTRESPerNode",
+    "MaxTRESMins",
     "GrpTRESRunMins",
-)  # fmt: skip
+)
 
 #: What is asked of `sacctmgr -n -P show assoc`.
 ASSOCIATION_FORMAT = "format=account,user,qos,partition,parentname," + ",".join(ASSOCIATION_LIMITS)

@@ -109,13 +109,15 @@ def interpreter(script: bytes, where: str) -> tuple[tuple[str, ...], tuple[str, 
     line = before.count(b"\n") + 1
     faults = (
         (not script.strip(), f"{where}: the script is empty"),
-        (len(script) > MAX_SCRIPT_BYTES,
-         f"{where}: the script has {len(script)} bytes; Slurm takes {MAX_SCRIPT_BYTES}"),
+        (
+            len(script) > MAX_SCRIPT_BYTES,
+            f"{where}: the script has {len(script)} bytes; Slurm takes {MAX_SCRIPT_BYTES}",
+        ),
         (b"\0" in script, f"{where}: the script holds a NUL byte: it is no shell script"),
         (cr_lf, f"{where}:{line}: lines end in CR LF; convert the script with dos2unix"),
         (not first.startswith("#!"), f"{where}:1: the first line must name the shell, as #!/bin/bash"),
         (name not in _SHELLS, f"{where}:1: {name or first[:40]!r} is not sh or bash; call it from a shell script"),
-    )  # fmt: skip
+    )
     for holds, fault in faults:
         if holds:
             return (), (fault,)

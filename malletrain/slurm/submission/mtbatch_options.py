@@ -114,7 +114,8 @@ _INSTEAD = {
     "the environment is that of the call of mtbatch; see --export": "get-user-env",
     "it runs as you, as every job that you submit": "gid uid",
     "a pilot has all GPUs of its node; see --gpus-per-node": "gpus gpus-per-socket",
-    "a pilot has all GPUs of its node; start a process for each by `torchrun --standalone`": "gpus-per-task",
+    "a pilot has all GPUs of its node; start a process for each by `torchrun --standalone`":
+        "gpus-per-task processes-per-node",
     "hold the job with `malletrain hold JOB` after submitting it": "hold",
     "only #SBATCH and #MALLETRAIN lines are read anyway: leave it out": "ignore-pbs",
     "it starts as soon as there is a hole: leave it out": "immediate",
@@ -149,11 +150,29 @@ REFUSED = {name: instead for instead, names in _INSTEAD.items() for name in name
 
 #: One-letter names of refused options, by sbatch(1).
 REFUSED_SHORT = {
-    "a": "array", "b": "begin", "B": "extra-node-info", "c": "cpus-per-task", "F": "nodefile", "G": "gpus",
-    "H": "hold", "i": "input", "I": "immediate", "k": "no-kill", "L": "licenses", "m": "distribution",
-    "M": "clusters", "n": "ntasks", "O": "overcommit", "s": "oversubscribe", "S": "core-spec", "t": "time",
-    "v": "verbose", "w": "nodelist", "W": "wait", "x": "exclude",
-}  # fmt: skip
+    "a": "array",
+    "b": "begin",
+    "B": "extra-node-info",
+    "c": "cpus-per-task",
+    "F": "nodefile",
+    "G": "gpus",
+    "H": "hold",
+    "i": "input",
+    "I": "immediate",
+    "k": "no-kill",
+    "L": "licenses",
+    "m": "distribution",
+    "M": "clusters",
+    "n": "ntasks",
+    "O": "overcommit",
+    "s": "oversubscribe",
+    "S": "core-spec",
+    "t": "time",
+    "v": "verbose",
+    "w": "nodelist",
+    "W": "wait",
+    "x": "exclude",
+}
 
 SHORT = {option.short: option.name for option in ALLOWED.values() if option.short}
 

@@ -23,9 +23,15 @@ _SAFE = re.compile(r"[A-Za-z0-9_./=%+,:@-]|[^\x00-\x7f]")
 #: Kept of Slurm's own variables when sbatch is called: where the cluster is. The rest describes another job.
 _KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTER_NAME"})
 _OF_ANOTHER_JOB = (
-    "SBATCH_", "SLURM_", "SRUN_",
-    "MALLETRAIN_STEP_OF", "MALLETRAIN_PAYLOAD", "MALLETRAIN_PART", "MALLETRAIN_SCRIPT_FROM", "MALLETRAIN_PYTHONPATH",
-)  # fmt: skip
+    "SBATCH_",
+    "SLURM_",
+    "SRUN_",
+    "MALLETRAIN_STEP_OF",
+    "MALLETRAIN_PAYLOAD",
+    "MALLETRAIN_PART",
+    "MALLETRAIN_SCRIPT_FROM",
+    "MALLETRAIN_PYTHONPATH",
+)
 
 
 #: Options of each pilot that a site can leave out (pilot.sbatch), where a submit filter refuses them.

@@ -280,9 +280,14 @@ def run_sbatch(submission: Submission, cwd: str, warn: Callable[[str], None]) ->
     sbatch fails (its own message is quoted), or takes longer than SBATCH_TIMEOUT_S."""
     try:
         done = subprocess.run(
-            list(submission.argv), input=submission.script, capture_output=True, env=dict(submission.environment),
-            cwd=cwd, timeout=SBATCH_TIMEOUT_S, check=False,
-        )  # fmt: skip
+            list(submission.argv),
+            input=submission.script,
+            capture_output=True,
+            env=dict(submission.environment),
+            cwd=cwd,
+            timeout=SBATCH_TIMEOUT_S,
+            check=False,
+        )
     except FileNotFoundError as error:
         what = f"the directory {cwd} does not exist" if not Path(cwd).is_dir() else "sbatch is not on PATH"
         raise SubmissionRefused(what) from error

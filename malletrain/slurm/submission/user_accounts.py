@@ -21,9 +21,14 @@ class UserAccounts:
     `charge` says (default_account, default_wckey), else to the account `pilots` that all run in."""
 
     def __init__(
-        self, commands: Commands, charge: str, named: Mapping[str, str], pilots: str, elapsed: Callable[[], float],
+        self,
+        commands: Commands,
+        charge: str,
+        named: Mapping[str, str],
+        pilots: str,
+        elapsed: Callable[[], float],
         accounting: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._commands, self._charge, self._named, self._pilots = commands, charge, named, pilots
         self._elapsed = elapsed
         self._accounting = accounting

@@ -31,7 +31,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from malletrain.domain.event import EventKind
 from malletrain.loop.membership.admission import Claim
 from malletrain.loop.membership.state import MembershipSettings
 from scripts.lab.ports import free_port
@@ -89,11 +88,14 @@ class Field:
         return [(float(row[0]), int(row[1]), int(row[2])) for row in rows if len(row) == 3]
 
     def steps_of_size(self, size: int, count: int, since: float) -> None:
-        wait_until(
-            lambda: sum(1 for at, _, n in self.commits(0) if n == size and at > since) >= count,
-            600,
-            f"{count} steps of {size} workers",
-        )
+        def made() -> bool:
+            if self.pod.processes[0].poll() is not None:
+                raise AssertionError(
+                    "worker 0, the one that is watched, has ended (it missed a round?): run it again"
+                )
+            return sum(1 for at, _, n in self.commits(0) if n == size and at > since) >= count
+
+        wait_until(made, 600, f"{count} steps of {size} workers")
 
     def close(self) -> None:
         self.pod.end()
@@ -156,7 +158,7 @@ def lose(field: Field, kind: str, large: int) -> Measured:
     field.steps_of_size(large - 1, 8, at)
     result = waited(field.commits(0), at, large - 1)
     if kind == "stop":
-        lost = max(event.at for event in field.daemon.seen(EventKind.WORKER_LOST))
+        lost = max(event.at for event in field.daemon.seen("worker_lost"))
         result = replace(result, latency_s=result.latency_s - (lost - at), detected_s=lost - at)
     if victim.poll() is None:
         victim.kill()
@@ -178,7 +180,7 @@ def round_trip(field: Field, small: int, large: int) -> dict[str, Measured]:
     at = time.time()
     field.add(*victims)
     field.steps_of_size(large, 10, at)
-    warm = max(event.at for event in field.daemon.seen(EventKind.WORKER_WARM))
+    warm = max(event.at for event in field.daemon.seen("worker_warm"))
     return {"shrink": shrunk, "grow": waited(field.commits(0), warm, large)}
 
 

@@ -202,7 +202,7 @@ def worker(rank: int, options: argparse.Namespace, meeting: Meeting, directory: 
         for _ in range(steps):
             optimizer = optimizers[int(mine)]
             if mine:
-                reducer.arm(each, options.batch, lambda outcome: None)
+                reducer.arm(each, options.batch)
             optimizer.zero_grad()
             nn.functional.cross_entropy((ours if mine else parallel)(x), y).backward()
             optimizer.step()

@@ -176,16 +176,14 @@ def promised_reserve(
 
 
 def reserve_curve(
-    hour: HourDemands, times: YieldTimes, at_hand: Sequence[tuple[int, float]], bounds_s: Sequence[float]
+    hour: HourDemands, times: YieldTimes, at_hand: Sequence[int], bounds_s: Sequence[float]
 ) -> list[tuple[float, float, float]]:
     """What each bound on the 95th percentile costs: (bound, mean nodes in reserve, share of harvest that is left).
-    `at_hand`: numbers of nodes without a main job, each with its weight."""
-    total = sum(nodes * weight for nodes, weight in at_hand)
-    weights = sum(weight for _, weight in at_hand)
-    points = []
+    `at_hand`: numbers of nodes without a main job."""
+    points, total = [], sum(at_hand)
     for bound in bounds_s:
-        held = sum(promised_reserve(bound, hour, times, nodes).nodes * weight for nodes, weight in at_hand)
-        points.append((bound, held / weights if weights else 0.0, 1 - held / total if total else 0.0))
+        held = sum(promised_reserve(bound, hour, times, nodes).nodes for nodes in at_hand)
+        points.append((bound, held / max(1, len(at_hand)), 1 - held / total if total else 0.0))
     return points
 
 
