@@ -159,7 +159,7 @@ def test_a_closed_journal_says_so(tmp_path: Path) -> None:
     journal = SqliteJournal(tmp_path / "j.db")
     journal.close()
     journal.close()
-    with pytest.raises(StoreError, match="is closed"):
+    with pytest.raises(StoreError, match=naming(tmp_path / "j.db")):
         journal.append([event_of(1.0, "pool")])
 
 
