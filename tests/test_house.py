@@ -122,6 +122,12 @@ def test_folders_stay_small() -> None:
     assert not large, "divide it into subpackages, or merge files that only make sense together"
 
 
+def test_only_tables_of_rows_and_columns_are_kept_from_the_formatter() -> None:
+    kept = [str(path.relative_to(PACKAGE)) for path in FILES for _ in range(path.read_text().count("# fmt: skip"))]
+    batch = [f"slurm/submission/{name}.py" for name in ("batch_request", "mtbatch_options")]
+    assert sorted(kept) == sorted([*["cli/admin/surroundings.py"] * 3, "slurm/pilots.py", *batch])
+
+
 def test_no_file_of_the_elastic_runtime_reaches_into_what_another_object_keeps_private() -> None:
     files = [path for folder in ("", "resize", "link") for path in (PACKAGE / "elastic" / folder).glob("*.py")]
     private = [

@@ -5,7 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -201,12 +201,6 @@ class HttpServer:
         self._server.should_exit, self._server.force_exit = True, at_once
         self._thread.join(GOODBYE_SECONDS + 10)
         self._listening.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def serve(app: ASGIApp, host: str, port: int, connections: ConnectionTable) -> HttpServer:

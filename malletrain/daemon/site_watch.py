@@ -7,10 +7,13 @@ import structlog
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.slurm.command import Commands
 from malletrain.slurm.site import partition_checks, site_facts
-from malletrain.slurm.site.held_task_limits import KnownJobs, why_full
+from malletrain.slurm.site.held_task_limits import known_jobs, limits_of, why_full
 
 #: slurm.conf is read again so often, in seconds: its partitions may change while the daemon runs.
 AGAIN_S = 300.0
+
+#: Seconds between two counts of the jobs in slurmctld.
+COUNT_S = 30.0
 
 
 class SiteWatch:
@@ -27,7 +30,7 @@ class SiteWatch:
         self._commands, self._harvest, self._elapsed = commands, harvest, elapsed
         self._read_at = elapsed()
         self._unfit = ""
-        self._jobs = KnownJobs(commands, elapsed)
+        self._counted_at, self._known_jobs = float("-inf"), 0
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
 
     def refuse_unfit(self) -> None:
@@ -56,4 +59,10 @@ class SiteWatch:
 
     def why_no_more_tasks(self, queued: int) -> str:
         """Why no held tasks may be added, or nothing. `queued`: jobs that are seen in the queue now."""
-        return why_full(self._jobs.count(queued), self.facts.max_job_count)
+        if self._elapsed() - self._counted_at >= COUNT_S:
+            self._counted_at = self._elapsed()
+            try:
+                self._known_jobs = known_jobs(self._commands)
+            except ClusterUnavailable:
+                self._known_jobs = 0
+        return why_full(max(queued, self._known_jobs), limits_of(self.facts.words).max_job_count)

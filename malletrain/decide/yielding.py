@@ -350,14 +350,15 @@ class NodesLeft:
         these are, of `most`: 0 where the next has to be looked at alone."""
         open_to, width = self._open_to(job, [job]), job.node_count
         order = self._in_order(open_to)
-        if not len(order) or job.required_nodes or self._is_together[order[0]]:
+        if not len(order) or job.required_nodes:
             return [], 0
         rank = self._rank[order[0]]
         by_leaf = self._has_leaves and width > 1 and (rank == PILOTS or job.switches)
         if by_leaf or any(open_to[at] and self._rank[at] == rank for at in self._places(job.planned_nodes)):
             return [], 0
         of_rank = order[: np.searchsorted(order, self._begin[rank + 1])][: most * width]
-        served = int(np.append(self._is_together[of_rank], True).argmax()) // width  # those before the first such
+        alone = int(np.append(self._is_together[of_rank], True).argmax())  # so many are given up without others
+        served = max(1, alone) if width == 1 else alone // width
         return of_rank[: served * width].tolist(), served
 
     def take(self, chosen: Sequence[int]) -> list[str]:

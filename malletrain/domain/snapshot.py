@@ -100,6 +100,9 @@ class SlurmState(StrEnum):
 #: they hash.
 HOLDING_STATES = (SlurmState.RUNNING, SlurmState.COMPLETING, SlurmState.CONFIGURING, SlurmState.SUSPENDED)
 
+#: Such a job is over.
+ENDED_STATES = frozenset(SlurmState) - {*HOLDING_STATES, SlurmState.PENDING, SlurmState.REQUEUED, SlurmState.UNKNOWN}
+
 #: Slurm holds a waiting job by this priority, which it gives to no other; the words of the reason beside it change.
 HELD_PRIORITY = 0
 

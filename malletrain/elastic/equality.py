@@ -51,14 +51,14 @@ def judge(model: nn.Module, *, shards: bool, fixed_batch: bool, additive: bool) 
     declares) a loss that is a sum or mean over samples."""
     mixing, drawing = ("", "") if shards else (_layers(model, _mixes_samples), _layers(model, _draws))
     apart = not additive and not shards
+    compared = "the loss compares samples of a batch with each other (Options(additive_loss=False))"
+    other_norm = "GroupNorm or LayerNorm, sync_batchnorm(model), or virtual_shards=N"
     reasons = [
-        (mixing, f"{mixing} look at the part of the batch that a worker has",
-         "GroupNorm or LayerNorm, sync_batchnorm(model), or virtual_shards=N"),
+        (mixing, f"{mixing} look at the part of the batch that a worker has", other_norm),
         (drawing, f"{drawing} draw random numbers by worker", "virtual_shards=N"),
-        (apart, "the loss compares samples of a batch with each other (Options(additive_loss=False))",
-         "virtual_shards=N"),
+        (apart, compared, "virtual_shards=N"),
         (not fixed_batch, "the batch changes with the number of workers", "a batch_size that is a number"),
-    ]  # fmt: skip
+    ]
     if because := tuple((why, remedy) for holds, why, remedy in reasons if holds):
         return Judgement(Equality.STATISTICAL, because)
     if shards:

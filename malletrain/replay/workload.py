@@ -61,11 +61,7 @@ POLLUX: Mapping[str, Curve] = {
 
 def curve_named(model: str) -> Curve | None:
     """The published curve of a model, whatever its case; ImageNet models first."""
-    for table in (IMAGENET, POLLUX):
-        for name, curve in table.items():
-            if name.lower() == model.lower():
-                return curve
-    return None
+    return {name.lower(): curve for name, curve in (*POLLUX.items(), *IMAGENET.items())}.get(model.lower())
 
 
 MAX_JOBS = 100_000

@@ -20,7 +20,6 @@ from malletrain.slurm.formats.states import job_state
 from malletrain.slurm.queries import Queries, batches, is_gone
 from malletrain.slurm.read_commands import CommandReader
 from malletrain.slurm.site.site_facts import Harvest
-from malletrain.slurm.topology import Topology
 
 #: Tasks named in one command, so that its line stays far below ARG_MAX.
 MAX_TASKS_PER_COMMAND = 200
@@ -65,20 +64,17 @@ class SlurmCluster:
         self._now = now
         self._queries = Queries(commands, harvest.partition)
         self._reader = CommandReader(commands, now, harvest.partition, bf_interval_s, pyslurm)
-        self._topology = Topology(commands, now, harvest.partition)
 
     # Looking
 
     def snapshot(self) -> Snapshot:
         """One round of queries."""
-        return self._topology.over(self._reader.snapshot())
+        return self._reader.snapshot()
 
     def look(self, last: Snapshot) -> Snapshot:
         """The main queue, by one light query, laid over the last snapshot."""
         ours = self._harvest.partition
-        queue = self._reader.main_queue(last.active_ids(ours))
-        queue = replace(queue, waiting=self._topology.with_switches(queue.waiting))
-        return last.with_main_queue(queue, ours)
+        return last.with_main_queue(self._reader.main_queue(last.active_ids(ours)), ours)
 
     def inspect(self, array_id: int, job: MalleableJob) -> ArrayReport:
         """The held tasks of a newly registered array of `job`, and what is wrong with it: none is taken then."""
@@ -91,7 +87,6 @@ class SlurmCluster:
         return (self._queries.accounted(pilot) or end) if end.state is SlurmState.UNKNOWN else end
 
     def ended_main_jobs(self, nodes: Collection[str]) -> Sequence[SlurmJob]:
-        """Jobs of other partitions that have ended on any of `nodes`, as far as slurmctld remembers (MinJobAge)."""
         return self._queries.ended_main_jobs(nodes)
 
     # Steering
@@ -127,7 +122,6 @@ class SlurmCluster:
         return [outcomes[task_of(action.pilot)] for action in actions]
 
     def cut(self, action: CutLimit) -> Outcome:
-        """Shorten a running pilot's limit. Done also when it ends sooner already."""
         row = self._queries.task(action.pilot)
         end = pilots.end_state(row)
         if row is None or end.is_over or end.held:
@@ -146,10 +140,7 @@ class SlurmCluster:
         return Outcome(True, f"limit cut to {minutes} min")
 
     def recycle(self, actions: Sequence[RecyclePilot]) -> Sequence[Outcome]:
-        """Requeue pilots and hold them again. Done also for those that have ended already.
-
-        Requeue is lifted for this one moment: at other times Slurm would start them by itself after a preemption.
-        """
+        """Requeue is lifted for this moment: at other times Slurm would start them by itself after a preemption."""
         tasks = list(dict.fromkeys(task_of(action.pilot) for action in actions))
         rows = self._queries.tasks(tasks)
         outcomes: dict[str, Outcome] = {}
@@ -209,7 +200,6 @@ class SlurmCluster:
         return outcomes
 
     def cancel(self, action: CancelTasks) -> Outcome:
-        """Cancel tasks of the harvest partition; those that are gone already count as cancelled."""
         if not action.pilots:
             return Outcome(True, "nothing to cancel")
         # Looked up first: a task that its owner has made a job of the main queue is left alone. (scancel's own filter
@@ -230,8 +220,6 @@ class SlurmCluster:
         return Outcome(True, f"{sum(map(len, tasks.values()))} cancelled")
 
     def take_back(self, strays: Sequence[Stray]) -> Sequence[Outcome]:
-        """Read each job of the harvest partition again, and end at once those that still are what they were. Done
-        also for those that are gone already."""
         rows = self._queries.jobs_of_harvest()
         outcomes = {stray.job: self._why_not_ended(stray, rows.get(stray.job)) for stray in strays}
         wanted = [rows[job].id for job, outcome in outcomes.items() if outcome is None]

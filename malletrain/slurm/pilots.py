@@ -10,7 +10,7 @@ from malletrain.domain.decision import StartPilot
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import ArrayReport, PilotEnd, task_of
 from malletrain.domain.pilot_life import NO_DAEMON_STATUS
-from malletrain.domain.snapshot import FREE_STATES, HELD_PRIORITY, HOLDING_STATES, Node, SlurmState
+from malletrain.domain.snapshot import ENDED_STATES, FREE_STATES, HELD_PRIORITY, Node, SlurmState
 from malletrain.slurm.formats import hostlist
 from malletrain.slurm.formats.squeue import TaskRecord
 from malletrain.slurm.formats.states import job_state
@@ -19,9 +19,6 @@ from malletrain.slurm.submission.sbatch import NO_PYTHON_STATUS
 
 #: Every task is submitted with this limit, so that one that its owner releases by hand ends at once.
 SUBMITTED_LIMIT_S = 60.0
-
-#: States in which a task is consumed.
-_ENDED = frozenset(SlurmState) - {*HOLDING_STATES, SlurmState.PENDING, SlurmState.REQUEUED, SlurmState.UNKNOWN}
 
 #: What exit statuses of a pilot's own mean.
 _WORDS = {
@@ -39,7 +36,7 @@ def end_state(row: TaskRecord | None) -> PilotEnd:
     state = job_state(row.state)
     if state is SlurmState.PENDING:
         return PilotEnd(state, held=is_held(row), detail=row.reason)
-    if state not in _ENDED:
+    if state not in ENDED_STATES:
         return PilotEnd(SlurmState.RUNNING, detail=row.reason)
     code, signal = _exit(row.exit_code)
     preempted = state is SlurmState.PREEMPTED or is_preempted(row)
@@ -60,7 +57,7 @@ def accounted_end(text: str) -> PilotEnd | None:
     for line in text.splitlines():
         word, code = [*line.strip().split("|"), ""][:2]
         state = job_state(word.partition(" ")[0])
-        if state in _ENDED:
+        if state in ENDED_STATES:
             detail = f"{word.lower()}, exit code {code}, by sacct"
             found = PilotEnd(state, state is SlurmState.PREEMPTED, exit_code=_exit(code)[0], detail=detail)
     return found

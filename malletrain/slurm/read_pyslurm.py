@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
+from malletrain.domain.snapshot import ENDED_STATES
 from malletrain.slurm.command import Commands
 from malletrain.slurm.formats.records import JOB_TEXTS, JOB_TIMES, JobRecord, NodeRecord, identity
+from malletrain.slurm.formats.states import job_state
 from malletrain.wire.munge import user_name
 
 #: The environment variable that names a Python that has pyslurm, where that is not the daemon's own.
@@ -27,12 +29,6 @@ _user = lru_cache(maxsize=4096)(user_name)
 
 #: What the Python that has pyslurm runs; it need not have MalleTrain.
 _PROGRAM = "import sys; sys.path.append({!r}); from malletrain.slurm.read_pyslurm import main; main(sys.argv[1])"
-
-#: What `squeue` shows unless it is asked for more: what has ended is left out.
-_SHOWN = frozenset(
-    {"PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED"}
-    | {"REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
-)
 
 
 def choose(commands: Commands, release: tuple[int, int], python: str = "") -> tuple[tuple[str, ...], str]:
@@ -95,7 +91,7 @@ def node_row(node: Any) -> NodeRecord:
 
 def job_row(job: Any) -> JobRecord | None:
     """One of pyslurm.Jobs; None for one that has ended."""
-    if job.state not in _SHOWN:
+    if job_state(job.state) in ENDED_STATES:
         return None
     waiting = str(job.array_tasks_waiting or "") if job.array_id else ""
     # pyslurm says None for task 0 (24.11.0).

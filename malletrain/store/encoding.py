@@ -35,7 +35,7 @@ def event_row(event: Event) -> dict[str, Any]:
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInput(where, f"data is not JSON: {error}") from error
     columns = {name: getattr(event, name) for name in ("seq", "at", "job", "pilot", "node", "reason")}
-    return columns | {"kind": str(event.kind), "data": data}
+    return columns | {"kind": event.kind, "data": data}
 
 
 def row_event(row: Row[Any]) -> Event:
@@ -58,13 +58,9 @@ def payload_data(payload: Payload) -> dict[str, JsonValue]:
     match payload:
         case kinds.JobAnnounced():
             return CODEC.to_json(payload.job)
-        case kinds.ActionIntent():
-            return _action(payload.action)
-        case kinds.ActionOutcome():
-            more: dict[str, JsonValue] = {} if payload.restarts is None else {"restarts": payload.restarts}
-            if payload.preempted:
-                more["preempted"] = True
-            return {**_action(payload.action), "done": payload.done, "detail": payload.detail, **more}
+        case kinds.ActionIntent(action=action) | kinds.ActionOutcome(action=action):
+            own = CODEC.to_json(payload)
+            return {"type": ACTION_NAMES[type(action)], **own.pop("action"), **own}
         case kinds.UnknownFact():
             return dict(payload.data)
         case _:
@@ -85,7 +81,3 @@ def payload_from(kind: str, data: Mapping[str, Any]) -> Payload:
             raise ValueError(f"type: {data.get('type')!r} is no action of this release")
         return typing.cast(Payload, CODEC.record(found, {**data, "action": CODEC.record(action, data)}))
     return typing.cast(Payload, CODEC.record(found, data))
-
-
-def _action(action: Any) -> dict[str, JsonValue]:
-    return {"type": ACTION_NAMES[type(action)], **CODEC.to_json(action)}

@@ -26,14 +26,7 @@ _OVER = tuple(phase.value for phase in JobPhase if phase.is_over)
 _ACTIVE = tuple(sorted(phase.value for phase in ACTIVE_PHASES))
 
 #: Events of no job that name no user: shown also to users from whom others' jobs are hidden.
-OPEN_KINDS = (
-    "daemon_started",
-    "daemon_stopped",
-    "decided",
-    "breaker",
-    "cluster_unavailable",
-    "pool",
-)
+OPEN_KINDS = ("daemon_started", "daemon_stopped", "decided", "breaker", "cluster_unavailable", "pool")
 
 #: At most so many rows in one answer.
 MAX_JOBS = 10_000

@@ -14,6 +14,7 @@ from malletrain.api.schemas import JobBody
 from malletrain.domain.job import Curve
 from malletrain.wire.rows import EventRow, JobRow, StatusRow, UsageRow
 from tests.api.house import Caller, House
+from tests.messages import says
 from tests.world import event_of
 
 Users = Callable[[int], Caller]
@@ -99,7 +100,7 @@ def test_only_operators_drain(house: House, as_user: Users) -> None:
         ({"min_nodes": True}, "min_nodes"),
         ({"min_nodes": "1"}, "min_nodes"),
         ({"sizes": [1] * 1025}, "sizes"),
-        ({"sizes": [5]}, "5 is not between"),
+        ({"sizes": [5]}, "5 is"),
         ({"weight": 0}, "weight"),
         ({"elastic": "rubber"}, "elastic"),
         ({"account": "a;b"}, "account"),
@@ -220,4 +221,4 @@ def test_health_and_metrics_need_no_token(house: House) -> None:
     assert caller.get("/metrics").text == caller.get("/v1/metrics").text == "malletrain_up 1\n"
     house.ailments.append("slurmctld has not answered for 60 s")
     ill = caller.get("/v1/health")
-    assert (ill.status_code, ill.json()["error"]) == (503, "slurmctld has not answered for 60 s")
+    assert (ill.status_code, says(ill.json()["error"], "slurmctld", "60 s")) == (503, True)

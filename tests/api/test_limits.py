@@ -6,6 +6,7 @@ import select
 import socket
 import time
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from malletrain.api.http_server import serve
 from malletrain.api.rate_limits import ApiLimits, TokenBuckets, TooManyRequests
 from malletrain.api.roles import Unavailable
 from tests.api.house import Caller, House
+from tests.messages import naming, says
 from tests.waiting import wait_until
 
 
@@ -116,7 +118,7 @@ def test_one_user_is_bounded_whatever_the_token(new_house: Callable[..., House])
     assert [first.get(f"/v1/nowhere{i}").status_code for i in range(3)] == [404, 404, 404]
     refused = second.get("/v1/jobs")
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
-    assert "too many requests" in refused.json()["error"]
+    assert says(refused.json()["error"], "requests")
     assert Caller(house, house.token(1002)).get("/v1/jobs").status_code == 200
 
 
@@ -149,15 +151,13 @@ def test_a_failure_is_told_without_its_innards(house: House, caplog: pytest.LogC
 
     house.requests.explain = broken
     answer = Caller(house, house.token(1001)).get("/v1/explain/n001")
-    assert (answer.status_code, answer.json()) == (
-        500,
-        {"error": "the daemon failed at this request: its log says why"},
-    )
+    assert (answer.status_code, answer.json().keys(), says(answer.text, "log")) == (500, {"error"}, True)
+    assert "hunter2" not in answer.text
     assert "hunter2" in caplog.text
 
 
 def test_a_taken_port_is_told(house: House) -> None:
-    with pytest.raises(Unavailable, match=f"127.0.0.1:{house.server.port}: cannot be listened on"):
+    with pytest.raises(Unavailable, match=naming(f"127.0.0.1:{house.server.port}:")):
         serve(house.app, "127.0.0.1", house.server.port, house.connections)
 
 
@@ -175,7 +175,7 @@ def test_closing_ends_long_polls_and_frees_the_port(new_house: Callable[..., Hou
     assert not house.server.is_serving
     assert time.monotonic() - began < 10
     waiting.close()
-    with serve(house.app, "127.0.0.1", house.server.port, house.connections) as again:
+    with closing(serve(house.app, "127.0.0.1", house.server.port, house.connections)) as again:
         assert again.port == house.server.port
 
 

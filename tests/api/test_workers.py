@@ -21,6 +21,7 @@ from malletrain.wire import messages
 from malletrain.wire.worker_client import PilotIdentity, Rejected, TokenUnknown, WorkerClient
 from scripts.lab.ports import free_port
 from tests.elastic.coordinator import ARRAY, JOB, SECRET, Coordinator
+from tests.messages import naming, says
 from tests.waiting import wait_until
 
 
@@ -91,7 +92,7 @@ def test_a_worker_that_is_killed_between_two_polls_is_noticed_at_once(daemon: Co
     wait_until(dropped, 30, "the connection that ended was the worker's")
     workers[0].report([messages.Fault(generation, 1, "closed", "connection reset")])
     lost = daemon.seen("worker_lost")
-    assert [(event.pilot, event.reason) for event in lost] == [(f"{ARRAY}_2", "its connection dropped")]
+    assert [(event.pilot, says(event.reason, "connection")) for event in lost] == [(f"{ARRAY}_2", True)]
 
 
 def test_a_connection_that_ends_while_the_worker_polls_on_another_means_nothing(daemon: Coordinator) -> None:
@@ -196,7 +197,7 @@ def test_nobody_speaks_for_another(daemon: Coordinator) -> None:
     for method, path in (("GET", "plan?after=0&wait=0"), ("POST", "report")):
         status, answer = raw(daemon, method, f"/v1/workers/{theirs.worker}/{path}", b'{"events": []}', token)
         assert status == 401
-        assert "say hello again" in answer["error"]
+        assert says(answer["error"], "hello")
     assert raw(daemon, "GET", f"/v1/workers/{mine.worker}/plan", token="")[0] == 401
 
 
@@ -209,8 +210,8 @@ def test_a_token_of_another_daemon_is_unknown(daemon: Coordinator) -> None:
 
 
 @pytest.mark.parametrize(("body", "status", "words"), [
-    (b"{", 400, "the body must be JSON"),
-    (b"[]", 400, "events: must be a list"),
+    (b"{", 400, "JSON"),
+    (b"[]", 400, "events: "),
     (b'{"events": [{"type": "warm"}]}', 400, "address: missing"),
     (json.dumps({"events": [{"type": "leaving", "why": ""}] * 257}).encode(), 400, "at most 256"),
 ])  # fmt: skip
@@ -230,7 +231,7 @@ def test_a_caller_that_is_gone_before_its_body_is_no_fault_of_the_server() -> No
     async def receive() -> Message:
         return next(said)
 
-    with pytest.raises(HTTPException, match="ended before the body did"):
+    with pytest.raises(HTTPException, match=naming("body")):
         asyncio.run(_body(Request({"type": "http"}, receive)))
 
 
@@ -258,9 +259,9 @@ def test_a_worker_asks_once_whether_its_script_is_to_be_checked_and_says_what_wa
     digest = "0123456789abcdef"
     assert first.is_to_check(digest)
     assert not second.is_to_check(digest)
-    first.report([messages.CheckDone(digest, "different", "the average is each worker's own")])
+    first.report([messages.CheckDone(digest, "different", "w differs")])
     (found,) = [event for event in daemon.events if event.kind == "script_checked"]
-    assert found.reason == "the average is each worker's own"
+    assert found.reason == "w differs"
     assert not first.is_to_check(digest)
     token = second.welcome.token if second.welcome else ""
     path = f"/v1/workers/{first.worker}/check"
@@ -270,7 +271,7 @@ def test_a_worker_asks_once_whether_its_script_is_to_be_checked_and_says_what_wa
         status, answer = raw(daemon, "POST", path, bad, first.welcome.token if first.welcome else "")
         assert status == 400, answer
     assert first.is_to_check("f" * 16) is False, "it keeps its size to its end"
-    with pytest.raises(Rejected, match="text: must be text"):
+    with pytest.raises(Rejected, match=naming("text:")):
         first.report([messages.CheckDone(digest, "equal", "x" * 5000)])
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from malletrain.wire import address
 from malletrain.wire.address import Address, AddressError, find, of_site, read, user_client_file, user_daemon_file
+from tests.messages import naming
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def test_the_url_of_the_environment_keeps_the_files_partition(home: dict[str, st
     system = put(tmp_path / "etc.toml", 'partition = "harvest"\naccount = "ml"\nqos = "spare"\n')
     found = find({**home, "MALLETRAIN_URL": "http://env:4"}, system)
     assert (found.partition, found.account, found.qos) == ("harvest", "ml", "spare")
-    with pytest.raises(AddressError, match="no daemon is known"):
+    with pytest.raises(AddressError, match=naming("MALLETRAIN_URL")):
         find(home, system)
     assert of_site(home, system).partition == "harvest"
 
@@ -58,7 +59,7 @@ def test_relative_xdg_folders_are_ignored(home: dict[str, str], tmp_path: Path) 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("url = 3", r"c\.toml: url: must be text in quotes"),
+        ("url = 3", r"c\.toml: url: .* quotes"),
         ("ulr = 'x'", r"c\.toml: ulr: unknown key; known here: url, partition, account, qos"),
         ("url = 'ftp://x'", r"c\.toml: url: 'ftp://x' is no URL"),
         ("url = 'http://x:99999999'", "is no URL"),
@@ -72,7 +73,7 @@ def test_a_file_that_is_wrong_says_where(text: str, said: str, tmp_path: Path) -
 
 
 def test_a_file_that_cannot_be_read_says_so(tmp_path: Path) -> None:
-    with pytest.raises(AddressError, match="cannot be read: Is a directory"):
+    with pytest.raises(AddressError, match=naming(tmp_path, "Is a directory")):
         read(tmp_path)
     (tmp_path / "c.toml").write_bytes(b"\xff")
     with pytest.raises(AddressError, match="not TOML"):

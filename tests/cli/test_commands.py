@@ -17,17 +17,18 @@ from malletrain.cli.main import COMMANDS, GONE_OPTIONS, LazyGroup, cli, one_line
 from tests import loud_highs
 from tests.api.house import House
 from tests.cli.conftest import Desk, Done
+from tests.messages import says
 from tests.world import event_of
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "commands.md"
 
 
-def refused(done: Done, status: int, said: str) -> None:
-    """One line on stderr, nothing on stdout."""
+def refused(done: Done, status: int, *facts: object) -> None:
+    """One line on stderr with these facts, nothing on stdout."""
     assert (done.out, done.status) == ("", status)
     assert done.err.startswith("malletrain: ")
     assert done.err.count("\n") == 1
-    assert said in done.err
+    assert says(done.err, *facts)
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def test_status_shows_the_job(desk: Desk, job: int) -> None:
     done = desk.malletrain("status")
     assert (done.err, done.status) == ("", 0)
     assert re.search(rf"^ *{job}  \w  digits  \S+ +announced ", done.out, re.MULTILINE)
-    assert "Slurm not seen yet" in done.out
+    assert says(done.out, "not seen")
 
 
 def test_status_of_one_job_for_people_and_programs(desk: Desk, job: int) -> None:
@@ -52,7 +53,7 @@ def test_status_of_one_job_for_people_and_programs(desk: Desk, job: int) -> None
 
 def test_jobs_that_are_over_are_shown_when_asked_for(desk: Desk, api: House, job: int) -> None:
     assert desk.malletrain("cancel", str(job)).out == f"job {job}: cancel requested\n"
-    assert "no malleable jobs" in desk.malletrain("status").out
+    assert "digits" not in desk.malletrain("status").out
     assert "cancelled" in desk.malletrain("status", "--all").out
 
 
@@ -93,7 +94,7 @@ def test_events_leave_the_figures_of_training_out(desk: Desk, api: House, job: i
 
 
 def test_waiting_for_a_job_tells_how_it_ended(desk: Desk, api: House, job: int) -> None:
-    refused(desk.malletrain("wait", str(job), "--timeout", "0.1"), 1, f"job {job} is announced after 0 s")
+    refused(desk.malletrain("wait", str(job), "--timeout", "0.1"), 1, f"job {job}", "announced", "0 s")
     api.journal.append([event_of(1.0, "job_completed", job, reason="training finished")])
     done = desk.malletrain("wait", str(job))
     assert (done.status, done.out) == (0, f"job {job}: completed: training finished\n")
@@ -131,18 +132,17 @@ def test_all_events_are_paged_through(desk: Desk, api: House, job: int) -> None:
 
 
 def test_explain(desk: Desk) -> None:
-    assert desk.malletrain("explain", "n001").out == "n001 has what it has\n"
-    assert desk.malletrain("explain", "--main-job", "99").out == "main-job 99 has what it has\n"
-    assert json.loads(desk.malletrain("explain", "n001", "--json").out) == {
-        "subject": "n001", "lines": ["n001 has what it has"],
-    }  # fmt: skip
-    refused(desk.malletrain("explain", "nowhere"), 1, "nothing is known of nowhere")
-    refused(desk.malletrain("explain"), 2, "give one of: a JOB's number")
+    known = json.loads(desk.malletrain("explain", "n001", "--json").out)
+    assert (known["subject"], len(known["lines"]), says(known["lines"][0], "n001")) == ("n001", 1, True)
+    assert desk.malletrain("explain", "n001").out == f"{known['lines'][0]}\n"
+    assert says(desk.malletrain("explain", "--main-job", "99").out, "main-job 99")
+    refused(desk.malletrain("explain", "nowhere"), 1, "nowhere")
+    refused(desk.malletrain("explain"), 2, "JOB's number")
 
 
 def test_promise(desk: Desk) -> None:
     shown = desk.malletrain("promise", "--days=1", "--main-jobs").out
-    assert "promised: main_delay_p95 2 s, with a chance of 90%" in shown
+    assert says(shown, "main_delay_p95 2 s", "90%")
     assert "delay: mean 0.03 s, p95 0 s, longest 12.5 s" in shown
     assert "within 2 s: 99.8% (shown: at least 99.0%)" in shown
     assert re.search(r"2 s +6\.0 +75\.0%", shown)
@@ -153,9 +153,9 @@ def test_promise(desk: Desk) -> None:
 
 
 def test_report(desk: Desk) -> None:
-    assert desk.malletrain("report").out == "nothing used yet\n"
+    assert desk.malletrain("report").out.count("\n") == 1
     assert json.loads(desk.malletrain("report", "--json", "--since=2026-11-01").out) == []
-    refused(desk.malletrain("report", "--since=yesterday"), 2, "'--since': 'yesterday' does not match")
+    refused(desk.malletrain("report", "--since=yesterday"), 2, "'--since': 'yesterday'")
 
 
 def test_drain_asks_for_the_nodes_and_returns_when_they_are_empty(desk: Desk, api: House) -> None:
@@ -163,15 +163,15 @@ def test_drain_asks_for_the_nodes_and_returns_when_they_are_empty(desk: Desk, ap
     done = desk.malletrain("drain", "n[001-002]", "--until", "2100-01-01T00:00")
     assert (done.err, done.status) == ("", 0)
     assert api.requests.asked[-1][:3] == ("drain", "n[001-002]", 4102444800.0)
-    assert done.out == "2 nodes kept free of pilots until 2100-01-01 00:00:00\n"
+    assert says(done.out, "2 nodes", "until 2100-01-01 00:00:00")
     assert desk.malletrain("drain", "--all", "--until=now").out == "drain ended\n"
     assert api.requests.asked[-1][1] == ""
 
 
 def test_drain_of_bad_input(desk: Desk) -> None:
-    refused(desk.malletrain("drain", "--all"), 2, "give --until: 2026-12-01T08:00, or now to end a drain")
+    refused(desk.malletrain("drain", "--all"), 2, "--until: 2026-12-01T08:00")
     refused(desk.malletrain("drain", "--until=now"), 2, "give either NODES or --all")
-    refused(desk.malletrain("drain", "n1", "--until=soon"), 2, "--until: 'soon' is not a time such as 2026-12-01T08")
+    refused(desk.malletrain("drain", "n1", "--until=soon"), 2, "--until: 'soon'", "2026-12-01T08:00")
     refused(desk.malletrain("drain", "n1"), 2, "give --until")
 
 
@@ -184,16 +184,16 @@ def test_drains_are_listed(desk: Desk) -> None:
 
 
 def test_explanations_are_in_the_readers_zone(desk: Desk, api: House) -> None:
-    line = "  2026-11-23T16:00:00Z pilot 9_0 was asked to leave n1 for it"
+    line = "  2026-11-23T16:00:00Z pilot 9_0 left n1"
     shown = render.local_times(line, timezone(timedelta(hours=2)))
-    assert shown == "  2026-11-23 18:00:00 pilot 9_0 was asked to leave n1 for it"
+    assert shown == "  2026-11-23 18:00:00 pilot 9_0 left n1"
 
 
 def test_stop_works_without_any_daemon(bare_desk: Desk) -> None:
     done = bare_desk.malletrain("stop", "--all", "--now", "-p", "harvest", "-A", "ml")
     assert (done.err, done.status) == ("", 0)
     assert bare_desk.calls("scancel") == ["--partition=harvest --account=ml"]
-    assert done.out == "cancelled: every job of partition harvest, account ml\n"
+    assert says(done.out, "cancelled", "partition harvest, account ml")
 
 
 def test_stop_knows_the_partition_from_the_clients_file(bare_desk: Desk) -> None:
@@ -207,7 +207,7 @@ def test_stop_knows_the_partition_from_the_clients_file(bare_desk: Desk) -> None
 
 def test_stop_wants_to_be_sure(bare_desk: Desk) -> None:
     refused(bare_desk.malletrain("stop", "--all"), 2, "confirm with --all --now")
-    refused(bare_desk.malletrain("stop", "--all", "--now"), 2, "name it here")
+    refused(bare_desk.malletrain("stop", "--all", "--now"), 2, "--partition")
     bare_desk.fake("scancel", "echo 'scancel: error: Kill job error on job id 7: Access denied' >&2; exit 1\n")
     refused(bare_desk.malletrain("stop", "--all", "--now", "-p", "h"), 1, "Access denied")
 
@@ -222,9 +222,9 @@ def test_top_without_a_terminal_draws_the_picture_once(desk: Desk, job: int) -> 
 
 def test_without_a_daemon_each_says_what_to_do(bare_desk: Desk, api: House) -> None:
     for argv in (["status"], ["events"], ["top", "--once"], ["cancel", "1"], ["report"]):
-        refused(bare_desk.malletrain(*argv), 2, "no daemon is known: set MALLETRAIN_URL")
+        refused(bare_desk.malletrain(*argv), 2, "MALLETRAIN_URL")
     bare_desk.environ |= {"MALLETRAIN_URL": api.address, "MUNGE_SOCKET": str(bare_desk.folder / "gone")}
-    refused(bare_desk.malletrain("status"), 2, "munged does not answer")
+    refused(bare_desk.malletrain("status"), 2, "munged")
 
 
 def test_the_reader_may_go_early(desk: Desk, api: House) -> None:
@@ -297,9 +297,9 @@ def test_the_list_says_of_each_command_what_its_help_says(bare_desk: Desk) -> No
 
 
 def test_a_command_that_is_nearly_right_is_named(bare_desk: Desk) -> None:
-    refused(bare_desk.malletrain("stauts"), 2, "no command 'stauts'; did you mean status?")
+    refused(bare_desk.malletrain("stauts"), 2, "'stauts'", "status?")
     refused(bare_desk.malletrain("zork"), 2, "no command 'zork'; see malletrain --help")
-    refused(bare_desk.malletrain("status", "x"), 2, "'x' is not a valid integer")
+    refused(bare_desk.malletrain("status", "x"), 2, "'x'", "integer")
     refused(bare_desk.malletrain("status", "--zork"), 2, "No such option")
     refused(bare_desk.malletrain("replay", "--procs-per-node=4"), 2, "set procs_per_node in [replay]")
     for gone, instead in GONE_OPTIONS.items():
@@ -311,9 +311,7 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
         raise ModuleNotFoundError("No module named 'numpy'", name="numpy")
 
     monkeypatch.setattr("importlib.import_module", missing)
-    with pytest.raises(
-        click.UsageError, match=r"status needs the package numpy: pip install '\./malletrain-\S+\.whl\[daemon\]'"
-    ):
+    with pytest.raises(click.UsageError, match=r"status .* numpy: pip install '\./malletrain-\S+\.whl\[daemon\]'"):
         LazyGroup(name="x").get_command(click.Context(cli), "status")
 
 
@@ -350,8 +348,8 @@ def test_an_error_is_one_line(text: str) -> None:
 def test_profile(desk: Desk, job: int) -> None:
     text = desk.malletrain("profile", str(job)).out
     assert "     2        190.0            180.0 to 200.0  3" in text and "estimated" in text
-    assert "left out: 1 samples: the rate is absurd" in text and text.endswith("next 4 nodes\n")
+    assert says(text, "left out: 1 samples") and text.endswith("next 4 nodes\n")
     assert json.loads(desk.malletrain("profile", str(job), "--json").out)["sizes"][0]["nodes"] == 2
     bars = [line.rsplit(maxsplit=1)[-1] for line in text.splitlines() if "to" in line and line[5].isdigit()]
     assert bars[0].startswith("#") and bars[-1].startswith("=")
-    refused(desk.malletrain("profile", "99"), 1, "there is no job 99")
+    refused(desk.malletrain("profile", "99"), 1, "job 99")

@@ -84,7 +84,7 @@ def test_the_main_workers_output_comes_first(desk: Desk, job: int) -> None:
 def test_what_cannot_be_read_is_said(desk: Desk, job: int) -> None:
     done = desk.malletrain("logs", str(job))
     assert done.status == 1
-    assert re.search(r"job \d+ has no output yet at /.*/slurm-%A_%a.out", done.err)
+    assert re.search(r"job \d+ .* /.*/slurm-%A_%a.out", done.err)
     os.mkfifo(desk.work / "slurm-47_1.out")
     assert desk.malletrain("logs", str(job)).out == "", "a FIFO is not waited for"
 

@@ -13,6 +13,7 @@ import pytest
 from malletrain.api.roles import Conflict, Identity, Unavailable
 from tests.api.house import House
 from tests.cli.conftest import PARTITIONS, SCRIPT, Desk, Done
+from tests.messages import says
 
 
 def refused(done: Done, *said: str) -> None:
@@ -39,9 +40,7 @@ def test_a_job_is_announced_submitted_and_attached(desk: Desk, api: House) -> No
     assert (announced.name, announced.min_nodes, announced.max_nodes, announced.weight) == ("digits", 1, 6, 2.0)
     assert uid == os.getuid()
     assert (array, tasks) == (4711, 12)
-    assert done.out == (
-        f"Submitted malleable job {job} (held array 4711, 12 tasks); follow it with: malletrain status {job}\n"
-    )
+    assert says(done.out, f"job {job} (held array 4711, 12 tasks)", f"malletrain status {job}")
     script = (desk.folder / "sbatch.in").read_text()
     assert script.endswith(SCRIPT)
     assert f"MALLETRAIN_JOB={job} MALLETRAIN_URL={api.address}" in script
@@ -100,19 +99,19 @@ def test_a_client_file_names_the_daemon_and_the_partition(bare_desk: Desk, api: 
 @pytest.mark.parametrize(
     ("script", "argv", "said"),
     [
-        (SCRIPT.replace("#SBATCH --nodes=1-4\n", ""), [], ["no node range: add `#SBATCH --nodes=MIN-MAX`"]),
+        (SCRIPT.replace("#SBATCH --nodes=1-4\n", ""), [], ["`#SBATCH --nodes=MIN-MAX`"]),
         (SCRIPT, ["--nodes=5-2"], ["MIN 5 is above MAX 2"]),
         (SCRIPT, ["--zork=1"], ["--zork is not an option of mtbatch"]),
         (SCRIPT, ["--mem=4G"], ["--mem: a pilot has its whole node"]),
         (SCRIPT, ["--budget=0"], ["--budget"]),
-        (SCRIPT, ["--elastic=maybe"], ["'maybe' is none of live, restart, tasks"]),
-        (SCRIPT, ["--elastic=tasks", "--nodes=2-4"], ["independent items need no 2 nodes at once: give 1-MAX"]),
-        (SCRIPT, ["--elastic=tasks", "--profile=active"], ["independent items scale with the nodes"]),
-        (SCRIPT, ["--elastic=tasks", "--resume=3"], ["a job of independent items trains nothing: leave it out"]),
-        (SCRIPT, ["--partition=batch"], ["pilots run in partition harvest only"]),
-        (SCRIPT, ["--nodes=4-1", "--weight=x", "--time=3"], ["--time:", "MIN 4", "'x' is not a number above 0"]),
-        ("python train.py\n", ["--nodes=1-2"], ["first line must name the shell"]),
-        ("", [], ["the script is empty", "no node range"]),
+        (SCRIPT, ["--elastic=maybe"], ["'maybe' "]),
+        (SCRIPT, ["--elastic=tasks", "--nodes=2-4"], ["give 1-MAX"]),
+        (SCRIPT, ["--elastic=tasks", "--profile=active"], ["--profile: "]),
+        (SCRIPT, ["--elastic=tasks", "--resume=3"], ["--resume: "]),
+        (SCRIPT, ["--partition=batch"], ["partition harvest"]),
+        (SCRIPT, ["--nodes=4-1", "--weight=x", "--time=3"], ["--time:", "MIN 4", "'x' "]),
+        ("python train.py\n", ["--nodes=1-2"], ["the shell"]),
+        ("", [], ["is empty", "--nodes=MIN-MAX"]),
     ],
 )
 def test_bad_input_is_refused_whole_and_nothing_is_started(
@@ -125,8 +124,8 @@ def test_bad_input_is_refused_whole_and_nothing_is_started(
 
 def test_without_a_script(desk: Desk, api: House) -> None:
     refused(desk.mtbatch("--nodes=1-2"), "no script")
-    refused(desk.mtbatch("--nodes=1-2", "no.sh"), "no.sh: cannot be read: No such file or directory")
-    refused(desk.mtbatch("--nodes=1-2", "."), "cannot be read: Is a directory")
+    refused(desk.mtbatch("--nodes=1-2", "no.sh"), "no.sh: ")
+    refused(desk.mtbatch("--nodes=1-2", "."), "Is a directory")
     nothing_started(desk, api)
 
 
@@ -138,13 +137,13 @@ def test_nothing_at_all_is_the_help_text(bare_desk: Desk) -> None:
 
 def test_a_partition_that_does_not_exist(desk: Desk, api: House) -> None:
     desk.fake("scontrol", "echo 'PartitionName=batch PriorityTier=1 State=UP PreemptMode=OFF'\n")
-    refused(desk.mtbatch("train.sh"), "partition harvest: does not exist; there are: batch")
+    refused(desk.mtbatch("train.sh"), "exist; there are: batch")
     nothing_started(desk, api)
 
 
 def test_a_partition_that_does_not_preempt(desk: Desk, api: House) -> None:
     desk.fake("scontrol", "echo 'PartitionName=harvest PriorityTier=1 State=UP PreemptMode=OFF'\n")
-    refused(desk.mtbatch("train.sh"), "partition harvest: its jobs are not preempted (PreemptMode=OFF)")
+    refused(desk.mtbatch("train.sh"), "(PreemptMode=OFF)")
     nothing_started(desk, api)
 
 
@@ -156,30 +155,30 @@ def test_a_partition_that_is_down(desk: Desk, api: House) -> None:
 
 def test_a_slurmctld_that_does_not_answer(desk: Desk, api: House) -> None:
     desk.fake("scontrol", "echo 'slurm_load_partitions: Unable to contact slurm controller' >&2; exit 1\n")
-    refused(desk.mtbatch("train.sh"), "Unable to contact slurm controller")
+    refused(desk.mtbatch("train.sh"), "Unable to contact")
     nothing_started(desk, api)
 
 
 def test_slurm_is_not_installed(desk: Desk, api: House) -> None:
     (desk.folder / "bin" / "scontrol").unlink()
     desk.environ["PATH"] = str(desk.folder / "bin")
-    refused(desk.mtbatch("train.sh"), "scontrol: cannot be run")
+    refused(desk.mtbatch("train.sh"), "scontrol: ")
     nothing_started(desk, api)
 
 
 def test_munge_is_not_running(desk: Desk, api: House) -> None:
-    refused(desk.mtbatch("train.sh", MUNGE_SOCKET=str(desk.folder / "gone")), "munged does not answer")
+    refused(desk.mtbatch("train.sh", MUNGE_SOCKET=str(desk.folder / "gone")), "munged ")
     nothing_started(desk, api)
 
 
 def test_the_daemon_is_not_there(desk: Desk, api: House) -> None:
     api.server.close()
-    refused(desk.mtbatch("train.sh"), "nothing listens there: is malletraind running?")
+    refused(desk.mtbatch("train.sh"), f"{api.address}: ")
     nothing_started(desk, api)
 
 
 def test_no_daemon_is_known(bare_desk: Desk) -> None:
-    refused(bare_desk.mtbatch("train.sh"), "no daemon is known: set MALLETRAIN_URL")
+    refused(bare_desk.mtbatch("train.sh"), "MALLETRAIN_URL")
     refused(bare_desk.mtbatch("--url=zork", "train.sh"), "--url: 'zork' is no URL")
     nothing_started(bare_desk)
 
@@ -229,19 +228,18 @@ def test_the_array_is_found_where_no_number_is_printed(desk: Desk, api: House, p
     assert "held array 4711" in desk.mtbatch("train.sh").out
     desk.fake("squeue", "")
     done = desk.mtbatch("train.sh")
-    refused(done, "a held array may be left: if `squeue -u $USER` shows one, scancel it")
-    assert "nothing was left behind" not in done.err
+    refused(done, "`squeue -u $USER`")
 
 
 def test_a_wrapper_fails_after_sbatch_has_not(desk: Desk, api: House) -> None:
     desk.fake("sbatch", f"cat > {desk.folder}/sbatch.in; echo 4711; echo 'budget: no such project' >&2; exit 1\n")
     desk.fake("squeue", SHOWS.format(desk.folder))
-    refused(desk.mtbatch("train.sh"), "sbatch refuses: budget: no such project; nothing was left behind")
+    refused(desk.mtbatch("train.sh"), "budget: no such project; nothing")
     assert desk.calls("scancel") == ["4711"]
     desk.fake("scancel", "echo 'Access denied' >&2; exit 1\n")
-    refused(desk.mtbatch("train.sh"), "the held array 4711 is still there (Access denied): scancel 4711")
+    refused(desk.mtbatch("train.sh"), "(Access denied): scancel 4711")
     desk.fake("squeue", "[[ $* == *%k* ]] || exit 0; echo 'slurm_load_jobs error' >&2; exit 1\n")
-    refused(desk.mtbatch("train.sh"), "a held array may be left")
+    refused(desk.mtbatch("train.sh"), "`squeue -u $USER`")
 
 
 def test_a_site_leaves_out_what_its_submit_filter_refuses(bare_desk: Desk, new_house: Callable[..., House]) -> None:
@@ -258,7 +256,7 @@ def test_a_site_leaves_out_what_its_submit_filter_refuses(bare_desk: Desk, new_h
         assert "#SBATCH --time" not in script
     assert "update JobId=4711 TimeLimit=1" in bare_desk.calls("scontrol")
     bare_desk.fake("scontrol", f"[[ $1 == update ]] && exit 1; cat <<'END'\n{PARTITIONS}END\n")
-    refused(bare_desk.mtbatch("train.sh"), "array 4711 cannot be limited to a minute: exit status 1; nothing")
+    refused(bare_desk.mtbatch("train.sh"), "a minute: exit status 1; nothing")
     assert bare_desk.calls("scancel") == ["4711"]
 
 
@@ -273,7 +271,7 @@ def test_registering_fails_and_the_array_is_cancelled_again(desk: Desk, api: Hou
         raise Conflict("array 4711 belongs to another job")
 
     api.requests.attach_array = attach_array
-    refused(desk.mtbatch("train.sh"), "array 4711 belongs to another job; nothing was left behind")
+    refused(desk.mtbatch("train.sh"), "another job; nothing")
     assert desk.calls("scancel") == ["4711"]
     assert api.requests.asked[-1][0] == "cancel"
 
@@ -292,16 +290,16 @@ def test_what_cannot_be_taken_back_is_said(desk: Desk, api: House) -> None:
     api.requests._record = record
     desk.fake("scancel", "echo 'scancel: error: Zero Bytes' >&2; exit 1\n")
     done = desk.mtbatch("train.sh")
-    refused(done, "the journal's disk is full; the held array 4711 is still there")
+    refused(done, "journal's disk is full; the held array 4711 ")
     assert "scancel 4711; job" in done.err
     assert "malletrain cancel" in done.err
 
 
 def test_a_warning_of_slurms_is_passed_on(desk: Desk, api: House) -> None:
-    desk.fake("sbatch", "echo 'sbatch: remember the maintenance' >&2; cat > /dev/null; echo '4711;cluster'\n")
+    desk.fake("sbatch", "echo 'sbatch: maintenance' >&2; cat > /dev/null; echo '4711;cluster'\n")
     done = desk.mtbatch("train.sh")
     assert done.status == 0
-    assert done.err == "mtbatch: sbatch: remember the maintenance\n"
+    assert done.err == "mtbatch: sbatch: maintenance\n"
 
 
 @pytest.mark.parametrize(
@@ -330,15 +328,15 @@ MIXED = "echo '4|a100,ib|gpu:a100:4(S:0-1)'; echo '8|cpu|(null)'\n"
     [
         (
             ["--gres=gpu:8"],
-            "--gres: no node of partition harvest has gres gpu:8; it has 8 with features cpu; 4",
+            "gpu:8; it has 8 with features cpu; 4",
         ),
-        (["--constraint=h100"], "--constraint: no node of partition harvest has constraint h100; it has 8 with"),
-        (["--nodes=1-999"], "--nodes: 1-999 is more than the 12 nodes of partition harvest: give --nodes=1-12"),
+        (["--constraint=h100"], "constraint h100; it has 8 with"),
+        (["--nodes=1-999"], "the 12 nodes of partition harvest: give --nodes=1-12"),
         (
             ["--nodes=1-8", "--gres=gpu:4"],
-            "more than the 4 nodes of partition harvest that have gres gpu:4: give --nodes=1-4",
+            "gpu:4: give --nodes=1-4",
         ),
-        (["--nodes=6-8", "-C", "a100"], "6-8 needs 6 nodes, and partition harvest has 4 that have constraint a100"),
+        (["--nodes=6-8", "-C", "a100"], "harvest has 4 that have constraint a100"),
     ],
 )
 def test_nodes_that_the_partition_does_not_have_are_refused(

@@ -17,8 +17,8 @@ def found(**api: object) -> list[Finding]:
 
 def test_where_the_api_listens_and_what_is_encrypted() -> None:
     plain, every = found()
-    assert (plain.level, "nothing is encrypted" in plain.what) == (Level.OK, True)
-    assert (every.level, "api.host to the address" in every.remedy) == (Level.WARNING, True)
+    assert (plain.level, "encrypted" in plain.what) == (Level.OK, True)
+    assert (every.level, "api.host" in every.remedy) == (Level.WARNING, True)
     [one] = found(host="10.0.0.5")
     assert one.level is Level.OK
     [tls] = found(host="127.0.0.1", url="https://head:8471")
@@ -43,11 +43,11 @@ def listening(folder: Path, uids: dict[str, int], address: str = "00000000") -> 
 @pytest.mark.parametrize(
     ("uids", "level", "words"),
     [
-        ({"tcp": 990}, Level.WARNING, "no socket unit holds it"),
-        ({"tcp6": 0}, Level.OK, "root holds port 8470"),
-        ({"tcp": 990, "tcp6": 4711}, Level.ERROR, "is held by 4711"),
-        ({"tcp": 990, "tcp6": 991}, Level.ERROR, "is held by 990, 991"),
-        ({"tcp": 4711}, Level.ERROR, "is held by 4711"),
+        ({"tcp": 990}, Level.WARNING, "socket unit"),
+        ({"tcp6": 0}, Level.OK, "root"),
+        ({"tcp": 990, "tcp6": 4711}, Level.ERROR, "by 4711"),
+        ({"tcp": 990, "tcp6": 991}, Level.ERROR, "by 990, 991"),
+        ({"tcp": 4711}, Level.ERROR, "by 4711"),
         ({}, None, ""),
     ],
 )
@@ -72,7 +72,7 @@ def test_a_socket_unit_that_holds_the_port_of_some_addresses_alone(
     proc = listening(tmp_path, {family: 0}, address)
     (told,) = [each for each in network_findings(Config(), proc=proc) if "port 8470" in each.what]
     assert told.level is level
-    assert ("ListenStream=8470 without an address" in told.remedy) == (level is Level.WARNING)
+    assert ("ListenStream=8470" in told.remedy) == (level is Level.WARNING)
 
 
 def test_a_kernel_without_ipv6_has_no_other_family(tmp_path: Path) -> None:

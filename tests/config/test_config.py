@@ -12,6 +12,7 @@ from malletrain import config
 from malletrain.config import ConfigError, parse
 from malletrain.config.gone import GONE
 from malletrain.config.sections import SECTIONS, TABLES, Config
+from tests.messages import naming, says
 
 FAULTY = """\
 operatos = ["ann"]
@@ -36,23 +37,17 @@ a = 1
 """
 
 SAID = [
-    "f.toml:4: slurm.partition: use letters, digits and _ . - + @ only, starting with a letter or digit"
-    " (given: 'har vest')",
-    "f.toml:5: slurm.acount: unknown key; did you mean account?",
-    "f.toml:12: pool.include.0: not a list of nodes as Slurm writes it, such as n[001-128] (given: 'n[1-')",
-    "f.toml:8: pilot.max_minutes: Input should be less than or equal to 60 (given: 90)",
-    "f.toml:7: pilot.margin_s: Input should be 'auto' (given: 'autom'), or Input should be a valid number"
-    " (given: 'autom')",
-    "f.toml:10: loop.tick_s: Input should be a valid number (given: '5')",
-    "f.toml:14: api.port: Input should be less than or equal to 65535 (given: 99999)",
-    "f.toml:15: api.url: give a URL such as http://head.example.org:8470 (given: 'ftp:/x')",
-    "f.toml:17: store.path: give an absolute path (given: 'x.db')",
-    "f.toml:1: operatos: unknown key; did you mean operators?",
-    *(
-        f"f.toml:{line}: {key}: unknown key; known here: operators, slurm, charging, actuator, pool, promise, pilot, "
-        "loop, sizing, api, web, notify, store, log, breaker"
-        for line, key in ((2, "tick_s"), (18, "zzz"))
-    ),
+    ("f.toml:4: slurm.partition:", "_ . - + @", "'har vest'"),
+    ("f.toml:5: slurm.acount:", "account?"),
+    ("f.toml:12: pool.include.0:", "n[001-128]", "'n[1-'"),
+    ("f.toml:8: pilot.max_minutes:", 60, 90),
+    ("f.toml:7: pilot.margin_s:", "'auto'", "'autom'", "number", "'autom'"),
+    ("f.toml:10: loop.tick_s:", "number", "'5'"),
+    ("f.toml:14: api.port:", 65535, 99999),
+    ("f.toml:15: api.url:", "http://head.example.org:8470", "'ftp:/x'"),
+    ("f.toml:17: store.path:", "'x.db'"),
+    ("f.toml:1: operatos:", "operators?"),
+    *((f"f.toml:{line}: {key}:", f"operators, {', '.join(SECTIONS)}") for line, key in ((2, "tick_s"), (18, "zzz"))),
 ]
 
 
@@ -64,28 +59,24 @@ def faults(text: str) -> list[str]:
 
 
 def test_every_fault_is_named_at_once() -> None:
-    assert faults(FAULTY) == SAID
+    found = faults(FAULTY)
+    assert len(found) == len(SAID)
+    assert all(says(fault, *said) for fault, said in zip(found, SAID, strict=True)), found
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("slurm = 3", "f.toml:1: slurm: is a section: write [slurm] on a line of its own, its keys below"),
-        ("[[slurm]]\n", "f.toml:1: slurm: is a section: write [slurm] on a line of its own, its keys below"),
-        (
-            "[slurm]\nx y = 1\n",
-            "f.toml: not TOML: Expected '=' after a key in a key/value pair (at line 2, column 3)",
-        ),
-        ("slurm.acct = 'x'\n", "f.toml:1: slurm.acct: unknown key; did you mean account?"),
-        (
-            "[notify]\nhook = ['mail', '-s']\n",
-            "f.toml:2: notify.hook: begin with the absolute path of a program, not 'mail': no shell is used"
-            " (given: ['mail', '-s'])",
-        ),
+        ("slurm = 3", ("f.toml:1: slurm:", "[slurm]")),
+        ("[[slurm]]\n", ("f.toml:1: slurm:", "[slurm]")),
+        ("[slurm]\nx y = 1\n", ("f.toml:", "TOML", "'='", "line 2, column 3")),
+        ("slurm.acct = 'x'\n", ("f.toml:1: slurm.acct:", "account?")),
+        ("[notify]\nhook = ['mail', '-s']\n", ("f.toml:2: notify.hook:", "'mail'", "['mail', '-s']")),
     ],
 )
-def test_one_fault(text: str, said: str) -> None:
-    assert faults(text) == [said]
+def test_one_fault(text: str, said: tuple[str, ...]) -> None:
+    (fault,) = faults(text)
+    assert says(fault, *said)
 
 
 def test_an_empty_file_is_a_configuration() -> None:
@@ -97,7 +88,7 @@ def test_numbers_may_be_whole_where_fractions_are_allowed() -> None:
 
 
 def test_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no\.toml: cannot be read \(No such file or directory\)"):
+    with pytest.raises(ConfigError, match=naming("no.toml:", "(No such file")):
         config.load(tmp_path / "no.toml")
 
 
@@ -212,12 +203,12 @@ def test_a_promise_is_given_in_seconds_or_with_its_unit(text: str, seconds: floa
 @pytest.mark.parametrize(
     ("line", "fault"),
     [
-        ('main_delay_p95 = "2 weeks"', "give seconds as a number, or a duration such as"),
-        ("main_delay_p95 = -1", "greater than or equal to 0"),
+        ('main_delay_p95 = "2 weeks"', "2 weeks"),
+        ("main_delay_p95 = -1", "-1"),
     ],
 )
 def test_a_promise_that_cannot_be_is_refused(line: str, fault: str) -> None:
-    assert any(fault in each for each in faults(f"[promise]\n{line}\n"))
+    assert any(says(each, "f.toml:2: promise.main_delay_p95:", fault) for each in faults(f"[promise]\n{line}\n"))
 
 
 @pytest.mark.parametrize(("given", "ratio"), [('"off"', None), ('"auto"', 1.5), ("2", 2.0), ("1.25", 1.25)])
@@ -232,4 +223,4 @@ def test_node_lists_that_slurm_opens_are_taken(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "@all", "n[1-", "n[a-b]", "n1;n2", "n[1-2]/3"])
 def test_what_is_no_node_list_is_refused(text: str) -> None:
-    assert "not a list of nodes as Slurm writes it" in faults(f'[pool]\nexclude = ["{text}"]\n')[0]
+    assert says(faults(f'[pool]\nexclude = ["{text}"]\n')[0], "f.toml:2: pool.exclude.0:", "n[001-128]")

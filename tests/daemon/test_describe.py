@@ -15,38 +15,38 @@ from malletrain.domain.decision import (
     Refusal,
     StartPilot,
 )
+from tests.messages import says
 
-ACTIONS: list[tuple[Action, str]] = [
-    (StartPilot(1, "12_3", "n001", 600.0, "a hole"), "start   12_3 of job 1 on n001 for 600 s: a hole"),
+ACTIONS: list[tuple[Action, tuple[str, ...]]] = [
+    (StartPilot(1, "12_3", "n001", 600.0, "a hole"), ("start", "12_3", "job 1", "n001", "600 s: a hole")),
     (
         LeavePilot(1, "12_3", "n001", LeaveCause.YIELD, 60.0, "job 9 could start"),
-        "leave   12_3 of job 1 from n001 by 1970-01-01T00:01:00Z (yield): job 9 could start",
+        ("leave", "12_3", "job 1", "n001", "1970-01-01T00:01:00Z (yield): job 9 could start"),
     ),
-    (CutLimit(1, "12_3", "n001", 60.0, "why"), "cut     12_3 of job 1 on n001 to end by 1970-01-01T00:01:00Z: why"),
-    (RecyclePilot(1, "12_3", "n001", "it has left"), "recycle 12_3 of job 1 on n001: it has left"),
-    (CancelTasks(1, ("12_3", "12_4"), "over"), "cancel  12_3, 12_4 of job 1: over"),
+    (CutLimit(1, "12_3", "n001", 60.0, "why"), ("cut", "12_3", "job 1", "n001", "1970-01-01T00:01:00Z: why")),
+    (RecyclePilot(1, "12_3", "n001", "empty"), ("recycle", "12_3", "job 1", "n001: empty")),
+    (CancelTasks(1, ("12_3", "12_4"), "over"), ("cancel", "12_3, 12_4", "job 1: over")),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("action", "said"), ACTIONS)
-def test_each_action_is_said_with_its_reason(action: Action, said: str) -> None:
-    assert describe_action(action) == said
+def test_each_action_is_said_with_its_reason(action: Action, said: tuple[str, ...]) -> None:
+    assert says(describe_action(action), *said)
 
 
 def test_a_decision_is_said_whole() -> None:
     decision = Decision(
         at=0.0, sizes={2: 1, 1: 3}, holes=(Hole("n001", 60.0, "nothing planned"),), actions=(ACTIONS[0][0],),
-        refusals=(Refusal("n002", "it stays idle"),),
+        refusals=(Refusal("n002", "stays idle"),),
     )  # fmt: skip
-    assert list(describe(decision)) == [
-        "at 1970-01-01T00:00:00Z: holes 1, actions 1, sizing optimal",
-        "hole    n001 until 1970-01-01T00:01:00Z: nothing planned",
-        "size    job 1: 3 nodes",
-        "size    job 2: 1 node",
-        "start   12_3 of job 1 on n001 for 600 s: a hole",
-        "not     n002: it stays idle",
-    ]
+    facts = (
+        ("1970-01-01T00:00:00Z", "holes 1", "actions 1", "optimal"),
+        ("hole", "n001", "1970-01-01T00:01:00Z: nothing planned"), ("size", "job 1: 3"), ("size", "job 2: 1"),
+        ACTIONS[0][1], ("not", "n002: stays idle"),
+    )  # fmt: skip
+    for line, each in zip(describe(decision), facts, strict=True):
+        assert says(line, *each)
 
 
 def test_nothing_to_do_is_said() -> None:
-    assert list(describe(Decision(at=0.0)))[-1] == "nothing to do"
+    assert says(list(describe(Decision(at=0.0)))[-1], "nothing")

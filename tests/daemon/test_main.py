@@ -18,6 +18,7 @@ from malletrain.slurm.command import TIMEOUT_S
 from malletrain.wire import address
 from scripts.lab import Lab
 from tests.daemon.running import Running, environment, file, run, start, url_of
+from tests.messages import says
 from tests.waiting import wait_until
 
 __all__ = ["file", "start"]
@@ -41,18 +42,15 @@ def test_check_config_names_every_fault(tmp_path: Path) -> None:
     bad.write_text("[slurm]\nacount = 'x'\n[pool]\nkeep_idle = -1\n")
     done = run(tmp_path, "--check-config", "--config", str(bad))
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.splitlines() == [
-        f"malletraind: {bad}:2: slurm.acount: unknown key; did you mean account?",
-        f"malletraind: {bad}:4: pool.keep_idle: Input should be greater than or equal to 0 (given: -1)",
-    ]
+    unknown, below = done.stderr.splitlines()
+    assert says(unknown, f"malletraind: {bad}:2: slurm.acount:", "account?")
+    assert says(below, f"malletraind: {bad}:4: pool.keep_idle:", 0, -1)
 
 
 def test_check_config_of_a_good_file_and_of_none(tmp_path: Path, file: Path) -> None:
     done = run(tmp_path, "--check-config", "--config", str(file))
     assert (done.returncode, done.stdout) == (0, f"{file}: no faults\n")
-    assert not done.stderr or "names of nodes and partitions are not checked" in done.stderr, (
-        "Slurm is not asked in vain"
-    )
+    assert not done.stderr or says(done.stderr, "not checked"), "Slurm is not asked in vain"
     assert run(tmp_path, "--check-config", "--user").stdout == "--user: no faults\n"
 
 
@@ -67,7 +65,7 @@ def test_check_config_knows_the_policies(tmp_path: Path, file: Path) -> None:
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     done = run(tmp_path, "--config", "no.toml")
     assert done.returncode == 2
-    assert done.stderr.startswith("malletraind: no.toml: cannot be read (No such file or directory)")
+    assert done.stderr.startswith("malletraind: no.toml: ") and "(No such file" in done.stderr
     assert done.stderr.count("\n") == 1
 
 
@@ -161,7 +159,7 @@ def test_a_reload_takes_the_new_file_and_keeps_the_old_one_where_it_is_wrong(
     file.write_text(good + "[pool]\nkeep_idel = 3\n[pilot]\nmax_minutes = 0\n")
     running.process.send_signal(signal.SIGHUP)
     running.wait_for_log("pilot.max_minutes: Input should be greater than or equal to 1")
-    assert "did you mean keep_idle?" in running.log.read_text()
+    assert says(running.log.read_text(), "keep_idle?")
     assert "malletrain_build_info" in get(f"{url_of(file)}/metrics")
     file.write_text(good + "[pool]\nkeep_idle = 3\n")
     running.process.send_signal(signal.SIGHUP)
@@ -196,7 +194,7 @@ def test_a_port_that_is_taken_is_one_line_and_tried_again_by_systemd(tmp_path: P
     assert done.returncode == 1
     said = [line for line in done.stderr.splitlines() if not line.startswith("{")]
     assert len(said) == 1
-    assert f"127.0.0.1:{port}: cannot be listened on (Address already in use" in said[0]
+    assert says(said[0], f"127.0.0.1:{port}:", "already in use")
 
 
 @pytest.mark.slurm
@@ -232,7 +230,7 @@ def test_a_partition_that_does_not_exist_is_one_clear_line(tmp_path: Path, file:
     assert done.returncode == 2
     said = [line for line in done.stderr.splitlines() if not line.startswith("{")]
     assert len(said) == 1
-    assert "partition spare does not exist (there are: batch, harvest)" in said[0]
+    assert says(said[0], "partition spare", "batch, harvest)")
 
 
 @pytest.mark.slurm
@@ -241,7 +239,7 @@ def test_a_partition_that_does_not_give_way_is_refused(tmp_path: Path, file: Pat
     environ = {**lab.env, **environment(tmp_path), "PATH": lab.env["PATH"]}
     done = run(tmp_path, "--config", str(file), environ=environ)
     assert done.returncode == 2
-    assert "jobs of partition batch are not preempted" in done.stderr
+    assert says(done.stderr, "partition batch", "preempted")
 
 
 @pytest.mark.slurm

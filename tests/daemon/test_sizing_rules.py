@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from malletrain import config
@@ -11,6 +13,7 @@ from malletrain.learn.profiling import profile_of
 from malletrain.site_rules import rules_from, unknown_names
 from malletrain.sizing.objective import Objective
 from malletrain.slurm.site.site_facts import PartitionFacts, SiteFacts
+from tests.messages import says
 from tests.world import job
 
 
@@ -18,7 +21,7 @@ def facts_of(nodes: frozenset[str]) -> SiteFacts:
     harvest = PartitionFacts("harvest", 1, "REQUEUE", 0.0, None, nodes, "UP")
     batch = PartitionFacts("batch", 1, "OFF", 0.0, None, nodes | {"login1"}, "UP")
     return SiteFacts(
-        "22.05.8", "c", 30.0, 0.0, 30.0, 500, 10_000, 1001, 300.0, "partition_prio", "REQUEUE",
+        "22.05.8", "c", 30.0, 0.0, 30.0, 500, 300.0, "partition_prio", "REQUEUE",
         True, False, False, frozenset(), partitions={"harvest": harvest, "batch": batch},
     )  # fmt: skip
 
@@ -28,27 +31,25 @@ def rules(text: str) -> Rules:
 
 
 @pytest.mark.parametrize(
-    ("text", "faults"),
+    ("text", "said"),
     [
-        ("", []),
-        ('operators = ["root"]', []),
-        ('operators = ["nobody-of-this-name"]', ["operators: this machine has no user 'nobody-of-this-name'"]),
-        (
-            '[slurm]\npartition = "harvst"',
-            ["slurm.partition: Slurm has no partition harvst; there are: batch, harvest"],
-        ),
-        ('[slurm]\npreemptible_partitions = ["scav"]', ["slurm.preemptible_partitions: Slurm has no partition scav"]),
-        ('[pool]\ninclude = ["n[1-6]"]', ["pool.include: n5, n6: not in partition harvest"]),
-        ('[pool]\nexclude = ["n1", "login1"]', []),
-        ('[pool]\nexclude = ["m[1-9]"]', ["pool.exclude: m1, m2, m3, m4, m5 and 4 more: Slurm has no such node"]),
-        ("[pool]\nkeep_idle = 3", []),
-        ("[pool]\nkeep_idle = 4", ["pool.keep_idle: 4 leaves nothing to harvest of 4 nodes"]),
-        ('[pool]\nkeep_idle = 2\nexclude = ["n[1-2]"]', ["pool.keep_idle: 2 leaves nothing to harvest of 2 nodes"]),
+        ("", ()),
+        ('operators = ["root"]', ()),
+        ('operators = ["nobody-of-this-name"]', ("operators:", "'nobody-of-this-name'")),
+        ('[slurm]\npartition = "harvst"', ("slurm.partition:", "harvst", "batch, harvest")),
+        ('[slurm]\npreemptible_partitions = ["scav"]', ("slurm.preemptible_partitions:", "scav")),
+        ('[pool]\ninclude = ["n[1-6]"]', ("pool.include: n5, n6:", "harvest")),
+        ('[pool]\nexclude = ["n1", "login1"]', ()),
+        ('[pool]\nexclude = ["m[1-9]"]', ("pool.exclude: m1, m2, m3, m4, m5 and 4 more:",)),
+        ("[pool]\nkeep_idle = 3", ()),
+        ("[pool]\nkeep_idle = 4", ("pool.keep_idle: 4", "4 nodes")),
+        ('[pool]\nkeep_idle = 2\nexclude = ["n[1-2]"]', ("pool.keep_idle: 2", "2 nodes")),
     ],
 )
-def test_names_that_neither_slurm_nor_the_machine_knows(text: str, faults: list[str]) -> None:
+def test_names_that_neither_slurm_nor_the_machine_knows(text: str, said: tuple[str, ...]) -> None:
     facts = facts_of(frozenset({"n1", "n2", "n3", "n4"}))
-    assert unknown_names(config.parse(text, "malletrain.toml"), facts) == faults
+    found = unknown_names(config.parse(text, "malletrain.toml"), facts)
+    assert len(found) == bool(said) and all(says(fault, *said) for fault in found)
 
 
 def test_without_slurm_the_machines_users_are_checked() -> None:
@@ -95,30 +96,30 @@ def test_by_default_only_the_share_of_one_user_is_limited() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "said"),
     [
-        ("most_node = 3", "did you mean most_nodes?"),
+        ("most_node = 3", "most_nodes?"),
         ("most_nodes = -1", "sizing.limits.0.most_nodes"),
         ("users = ['a b']", "letters, digits"),
     ],
 )
-def test_a_wrong_limit_is_named(line: str, says: str) -> None:
-    with pytest.raises(config.ConfigError, match=says.replace("?", r"\?")):
+def test_a_wrong_limit_is_named(line: str, said: str) -> None:
+    with pytest.raises(config.ConfigError, match=re.escape(said)):
         config.parse(f"[[sizing.limits]]\nname = 'x'\n{line}\n", "malletrain.toml")
 
 
 @pytest.mark.parametrize(
-    ("lines", "says"),
+    ("lines", "said"),
     [
-        ("name = 'x'\naccounts = ['a']\nnode_hour = 3", "did you mean node_hours?"),
-        ("name = 'x'\naccounts = []\nnode_hours = 3", "should have at least 1 item"),
+        ("name = 'x'\naccounts = ['a']\nnode_hour = 3", "node_hours?"),
+        ("name = 'x'\naccounts = []\nnode_hours = 3", "at least 1"),
         ("name = 'x'\naccounts = ['a']\nnode_hours = 3\nperiod = 'year'", "'day', 'week' or 'month'"),
         ("name = 'x'\naccounts = ['a']\nnode_hours = 3\n[[sizing.budgets]]\nname = 'x'\naccounts = ['b']\n"
-         "node_hours = 1", "two budgets have the same name"),
+         "node_hours = 1", "same name"),
     ],
 )  # fmt: skip
-def test_a_wrong_budget_is_named(lines: str, says: str) -> None:
-    with pytest.raises(config.ConfigError, match=says.replace("?", r"\?")):
+def test_a_wrong_budget_is_named(lines: str, said: str) -> None:
+    with pytest.raises(config.ConfigError, match=re.escape(said)):
         config.parse(f"[[sizing.budgets]]\n{lines}\n", "malletrain.toml")
 
 

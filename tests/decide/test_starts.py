@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from malletrain.domain.decision import StartPilot
 from malletrain.domain.snapshot import BackfillPlan, Snapshot
+from tests.messages import says
 from tests.world import RULES, World, job
 
 
@@ -21,7 +22,7 @@ def test_starts_are_spread_over_looks_and_over_more_while_the_controller_is_slow
     world.tick()
     assert starts(world) == 10
     assert world.loop.last_decision is not None
-    assert any("for the next look: at most 10" in refusal.reason for refusal in world.loop.last_decision.refusals)
+    assert any(says(refusal.reason, "at most 10") for refusal in world.loop.last_decision.refusals)
     whole = world.cluster.snapshot
 
     def slow() -> Snapshot:

@@ -15,6 +15,7 @@ from malletrain.slurm.site import doctor
 from malletrain.slurm.site.site_facts import Finding, Level
 from scripts.lab import Lab, users
 from scripts.play.site import FAST_LOOP, Site
+from tests.messages import says
 from tests.slurm.test_authority import HARVEST, accounted, commands_as
 
 __all__ = ["accounted"]
@@ -45,7 +46,7 @@ def test_it_says_so_and_goes_on_once_slurm_has_looked_again(accounted: Lab, late
     assert (finding.level, finding.what.endswith(late)) == (Level.WARNING, True), finding
     users.ensure((late,))
     (finding,) = about_ids(lab, tmp_path)
-    assert (finding.level, f"no user id for {late} " in finding.what) == (Level.ERROR, True), finding
+    assert (finding.level, says(finding.what, "user id", late)) == (Level.ERROR, True), finding
     assert "scontrol reconfigure" in finding.remedy
 
     settings = {"loop": FAST_LOOP, "slurm": ['qos = "harvest"']}

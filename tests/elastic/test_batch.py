@@ -36,12 +36,12 @@ def test_a_batch_stays_within_its_rule(low: int, high: int, chosen: int) -> None
     ("make", "words"),
     [
         (lambda: as_rule(0), "at least 1"),
-        (lambda: as_rule(True), "must be a number or Chosen"),
-        (lambda: as_rule(cast(Any, "64")), "must be a number or Chosen"),
+        (lambda: as_rule(True), "number or Chosen"),
+        (lambda: as_rule(cast(Any, "64")), "number or Chosen"),
         (lambda: Chosen(64, low=128, high=256), "not within 128 to 256"),
-        (lambda: Chosen(64, low=8, high=4), "make no range"),
+        (lambda: Chosen(64, low=8, high=4), "no range"),
         (lambda: LearningRate(cast(Any, "cubic")), "none, linear, sqrt, adascale"),
-        (lambda: LearningRate("linear", warm_up=-1), "number of samples"),
+        (lambda: LearningRate("linear", warm_up=-1), "of samples"),
     ],
 )
 def test_bad_rules_are_refused_by_name(make: Callable[[], object], words: str) -> None:

@@ -104,8 +104,8 @@ def test_a_step_reads_nothing_of_a_device_before_its_sums_are_complete(
 def test_a_verdict_of_a_device_names_the_rank_and_nobody_commits() -> None:
     """Verdicts of several members are counted."""
     for bad, says in (
-        ({1}, "the gradients of w1 are not finite"),
-        ({1, 2}, "the gradients of 2 of 3 workers are not"),
+        ({1}, "gradients of w1"),
+        ({1, 2}, "gradients of 2 of 3 workers"),
     ):
         for found in worlds(3, lambda group, bad=bad: trained(group, bad)):  # type: ignore[misc]
             assert isinstance(found, dict) and says in found["error"] and found["committed"] == 2, found
@@ -145,7 +145,7 @@ def test_alone_a_bad_step_is_noticed(steps: int) -> None:
     reducer = GradientReducer(
         list(model.named_parameters()), committer, mean=True, step=lambda: committer.rounds_done
     )
-    with pytest.raises(ElasticError, match="step 3: the gradients of alone are not finite"):
+    with pytest.raises(ElasticError, match=r"step 3: .*alone .*finite"):
         for number in range(steps):
             model.zero_grad()
             reducer.arm(1, 1)
@@ -163,7 +163,7 @@ def test_a_session_saves_no_state_with_a_bad_step_in_it() -> None:
     for _ in s.epochs(1):
         for x in s.batches():
             (model(x).mean() * math.nan).backward()
-    with pytest.raises(ElasticError, match="step 0: the gradients of alone are not finite"):
+    with pytest.raises(ElasticError, match=r"step 0: .*alone .*finite"):
         s._runtime.state.capture()
     s.finish()
 
@@ -235,7 +235,7 @@ def test_a_model_that_is_changed_after_session_is_named() -> None:
     model = nn.Linear(2, 1, bias=False)
     s = elastic.Session(model, torch.optim.SGD(model.parameters(), 0.1), [torch.ones(2)] * 8, batch_size=4)
     model.double()
-    says = "weight was float32 on cpu as Session was made, and is float64 on cpu now: move the model"
+    says = r"weight .*float32 on cpu .*Session .*float64 on cpu"
     batches = s.batches()
     batch = next(batches)
     with pytest.raises(ElasticError, match=says), s.step():

@@ -49,7 +49,7 @@ def test_a_member_that_missed_a_round_leaves_and_the_others_go_on(
         daemon.wait_world([0, 1, 2])
         go.touch()
         assert [pod.wait(task) for task in range(3)] == [0, 143, 0], pod.logs()
-        assert "it missed a round that others have committed, and joins anew" in pod.log(1)
+        assert "missed a round" in pod.log(1)
         assert not daemon.seen("worker_lost")
         assert [event.pilot for event in daemon.seen("worker_left")][:1] == ["100_1"]
     static.assert_like(tmp_path, "--epochs", "6", "--evaluate")
@@ -58,9 +58,9 @@ def test_a_member_that_missed_a_round_leaves_and_the_others_go_on(
 @pytest.mark.parametrize(
     ("options", "environ", "says"),
     [
-        (["--fail", "in a step:15"], {}, "RuntimeError: made to fail"),
-        ([], {"TROUBLE": "memory@backward#9"}, "OutOfMemoryError: CUDA out of memory"),
-        ([], {"STANDIN_FAILS": "60"}, "ElasticError: cuda:0 of this process has failed: CUDA error: .* Xid"),
+        (["--fail", "in a step:15"], {}, "RuntimeError: made to"),
+        ([], {"TROUBLE": "memory@backward#9"}, "OutOfMemoryError: CUDA"),
+        ([], {"STANDIN_FAILS": "60"}, "ElasticError: cuda:0 .* CUDA error: .* Xid"),
     ],
     ids=["exception", "out of memory", "the device is lost"],
 )
@@ -83,9 +83,9 @@ def test_a_worker_that_fails_is_named_and_the_others_go_on(
 @pytest.mark.parametrize(
     ("flip", "said"),
     [
-        ({"FLIP_AT": "15"}, "100_1.0 has another 0.weight than the others"),
+        ({"FLIP_AT": "15"}, "100_1.0 has another 0.weight"),
         # The highest bit of the exponent: -1e-3 becomes -1e305; the sum is finite, and what follows from it is not.
-        ({"FLIP_GRADIENT_AT": "15:62"}, "are not finite"),
+        ({"FLIP_GRADIENT_AT": "15:62"}, "not finite"),
     ],
     ids=["parameter", "gradient"],
 )
@@ -112,7 +112,7 @@ def test_a_state_that_cannot_be_saved_is_told_and_the_nodes_are_given_back_at_on
         left = daemon.told("worker_left")
         assert len(left) == 2
         (said,) = [data["unsaved"] for data in left if "unsaved" in data]
-        assert re.search(r"checkpoints/step-\d+: the state cannot be saved: ", said)
+        assert re.search(r"checkpoints/step-\d+: .*: ", said)
 
 
 @pytest.mark.nightly
@@ -155,8 +155,7 @@ def test_a_worker_with_another_model_is_told_so(tmp_path: Path) -> None:
         for task, other in ((1, ["--width", "33"]), (2, ["--batch", "63"]), (3, ["--optimizer", "adamw"])):
             pod.spawn(daemon.url, task, [SCRIPT, *slow(tmp_path), *other])
             assert pod.wait(task) == 1
-        assert "100_1.0 is not like 100_0.0 in its model: every worker must run the same script" in pod.log(1)
-        assert "100_2.0 is not like 100_0.0 in its data set, batch or seed" in pod.log(2)
-        assert "100_3.0 is not like 100_0.0 in its optimizer" in pod.log(3)
+        for task, part in ((1, "model"), (2, "data set, batch"), (3, "optimizer")):
+            assert re.search(rf"100_{task}\.0 .* 100_0\.0 .* {part}", pod.log(task))
         pod.finish(0)
         assert daemon.seen("job_completed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -75,8 +76,8 @@ def test_a_rank_that_does_not_come_names_its_line_once_and_at_the_next_step_afte
     with caplog.at_level(logging.WARNING, "malletrain.elastic"), stands(tmp_path, watch):
         wait_until(lambda: bool(caplog.messages), 60, "a warning")
         threading.Event().wait(0.3)
-        said = "rank1 (node7) has made no step for 0 s: it is at train.py:3 in loads: `go.wait(60)`; whoever else"
-        assert [each.partition(" trains")[0] for each in caplog.messages] == [said]
+        said = r"rank1 \(node7\) .* 0 s: .* train.py:3 in loads: `go.wait\(60\)`"
+        assert [bool(re.match(said, each)) for each in caplog.messages] == [True]
         rounds[0] += 1
         wait_until(lambda: len(caplog.messages) == 2, 60, "the next one")
     assert place_of(None) == ("", False), "a thread that has ended"
@@ -99,7 +100,7 @@ def test_where_a_script_hangs_before_its_session_is_said_until_it_goes_on(
         wait_until(lambda: len(heard) == 2, 60, "what it says")
         _, said = process.communicate(timeout=60)
     assert heard == [Stuck("train.py:8 in prepares: `time.sleep(0.1)`"), Stuck("")]
-    assert "a worker without a session has made no step for 0 s: it is at train.py:8" in said
+    assert re.search(r"without a session .* 0 s: .*train.py:8", said)
     beside.stop()
 
 

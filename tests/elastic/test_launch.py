@@ -68,11 +68,11 @@ def test_what_a_script_said_last_before_it_had_a_session_is_reported_with_its_fi
 def test_an_earlier_run_of_the_pilot_has_said_nothing_of_this_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "out").write_text("OSError: of an hour ago\n")
+    (tmp_path / "out").write_text("OSError: earlier\n")
     monkeypatch.setattr(launcher, "_file_of", lambda _: tmp_path / "out")
     monkeypatch.setattr(launcher, "ARRIVAL_LIMIT_S", 0.2)
     assert launcher.last_words({}, time.time() + 3600.0) == ""
-    assert launcher.last_words({}, time.time() - 3600.0) == f"OSError: of an hour ago ({tmp_path / 'out'})"
+    assert launcher.last_words({}, time.time() - 3600.0) == f"OSError: earlier ({tmp_path / 'out'})"
 
 
 def test_the_token_is_in_neither_arguments_nor_environment(tmp_path: Path) -> None:
@@ -91,17 +91,17 @@ def test_without_a_daemon_it_gives_the_node_back(tmp_path: Path) -> None:
     with running(tmp_path) as (_, pod):
         pod.launch(f"http://127.0.0.1:{free_port()}", 0, "/bin/true", PATIENCE="1")
         assert pod.wait(0, 120) == NO_DAEMON_STATUS == pilot_life.NO_DAEMON_STATUS
-    assert "given up after" in pod.log(0)
+    assert "given up" in pod.log(0)
     assert len(pod.log(0).strip().splitlines()) == 1
 
 
 def test_a_rejected_pilot_prints_one_line(tmp_path: Path) -> None:
     with running(tmp_path) as (daemon, pod):
-        daemon.gate.end_job(JOB, "cancelled by its owner")
+        daemon.gate.end_job(JOB, "cancelled by alice")
         pod.launch(daemon.url, 0, "/bin/true")
         assert pod.wait(0, 120) == NO_DAEMON_STATUS
-    said = "malletrain.elastic.launch: job 7 is over (cancelled by its owner): end this process"
-    assert pod.log(0).strip() == said
+    assert "job 7 is over (cancelled by alice)" in pod.log(0)
+    assert len(pod.log(0).strip().splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_rejected_pilot_prints_one_line(tmp_path: Path) -> None:
         ([], 2, "usage:"),
         (["--"], 2, "usage:"),
         (["/bin/true"], 2, "usage:"),
-        (["--", "/bin/true"], 1, ".* MALLETRAIN_JOB is None, not a number: start this through a script that mtbatch"),
+        (["--", "/bin/true"], 1, ".* MALLETRAIN_JOB is None, .*mtbatch"),
     ],
 )
 def test_a_call_by_hand_is_told_what_it_lacks(arguments: list[str], status: int, says: str) -> None:

@@ -137,7 +137,7 @@ class Rooted(nn.Module):
 def test_a_gradient_that_is_no_number_is_not_committed(bad: int) -> None:
     model = Rooted(classifier(), bad)
     before = {name: each.detach().clone() for name, each in model.named_parameters()}
-    with pytest.raises(ElasticError, match=r"step 0: the gradients of alone are not finite .*, first that of roots"):
+    with pytest.raises(ElasticError, match=r"step 0: .*alone .*finite .*, first .* roots"):
         train(model, 1)
     assert all(torch.equal(each, before[name]) for name, each in model.named_parameters())
 

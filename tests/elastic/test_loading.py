@@ -92,7 +92,7 @@ def test_what_a_data_set_opens_in_this_process_is_not_taken_for_the_scripts(tmp_
     loader.dataset.length = 2
     assert prefetch.load([(0, (1, 4))], []) == [["12", "45"]]
     loader.dataset.place = Opened(tmp_path / "lines.zip")
-    with pytest.raises(ElasticError, match=r"has set place.length on its data set, .* have no place: make such"):
+    with pytest.raises(ElasticError, match=r"place.length .*no place"):
         prefetch.load([(0, (1, 4))], [])
 
 
@@ -146,7 +146,7 @@ def test_a_lost_worker_process_is_an_error_and_no_hang(tmp_path: Path) -> None:
     prefetch.load([(0, (1,))], [])
     reader = int((tmp_path / "notes").read_text().split()[0])
     os.kill(reader, signal.SIGKILL)
-    with pytest.raises(ElasticError, match="a process that loads batches is gone"):
+    with pytest.raises(ElasticError, match="loads batches"):
         for index in range(20):
             prefetch.load([(0, (index,))], [])
 
@@ -314,7 +314,7 @@ def test_random_numbers_belong_to_the_sample() -> None:
 
 
 def test_streams_that_differ_between_workers_are_named() -> None:
-    with pytest.raises(ElasticError, match="stream 0 has 3 samples here, and at least 5 on another worker"):
+    with pytest.raises(ElasticError, match=r"stream 0 .*3 samples .*5 on"):
         StreamReader(Streams(open_stream, 5), 0, list).read(0, 0, 5, 1)
 
 
@@ -330,7 +330,7 @@ def test_what_streams_cannot_bear_is_refused(name: str) -> None:
 
 
 def test_a_step_takes_of_each_stream_and_none_is_evaluated_on() -> None:
-    with pytest.raises(ElasticError, match="a step of 4 samples cannot take one of each of 5 streams"):
+    with pytest.raises(ElasticError, match=r"4 samples .*5 streams"):
         session_on_streams(batch_size=4)
     s = session_on_streams(batch_size=8)
     with pytest.raises(ElasticError, match="needs a map-style data set"):

@@ -89,7 +89,7 @@ BEGINS = {"verdict": "different", "during": "compared", "text": "w differs", "be
         ({"verdict": "wrong", "during": "alone", "text": "no end"}, CheckAnswer("undecided", "wrong: no end")),
         ({"verdict": "statistical", "text": "batch norm"}, CheckAnswer("undecided", "statistical: batch norm")),
         ({"verdict": "failed", "text": "OSError: \x1b[31m"}, CheckAnswer("undecided", "failed: OSError:  [31m")),
-        ({"verdict": "a newer word"}, CheckAnswer("undecided", "a newer word")),
+        ({"verdict": "newer"}, CheckAnswer("undecided", "newer")),
     ],
 )
 def test_what_a_check_finds_is_one_word_and_one_sentence(found: dict[str, Any], answer: CheckAnswer) -> None:
@@ -99,7 +99,7 @@ def test_what_a_check_finds_is_one_word_and_one_sentence(found: dict[str, Any], 
 
 def test_a_check_that_says_nothing_is_undecided_with_its_last_line() -> None:
     said = b"Traceback\nModuleNotFoundError: No module named 'fastapi'\n"
-    assert answer_of(b"", said).text == "the check did not end: ModuleNotFoundError: No module named 'fastapi'"
+    assert answer_of(b"", said).text.endswith(": ModuleNotFoundError: No module named 'fastapi'")
 
 
 #: Stands in the place of `malletrain check`.
@@ -196,15 +196,15 @@ def test_it_reads_what_the_script_reads_and_writes_in_its_own_folder_alone(confi
 @pytest.mark.parametrize(
     ("how", "bounds", "said"),
     [
-        ("--hang", {"seconds": 3.0}, "it was not over after 3 s"),
-        ("--grow", {"size": 300_000_000}, "it took more than 0.3 GiB"),
+        ("--hang", {"seconds": 3.0}, "3 s"),
+        ("--grow", {"size": 300_000_000}, "0.3 GiB"),
     ],
 )
 def test_one_that_takes_too_long_or_too_much_is_ended_with_all_that_it_started(
     confined: Confined, how: str, bounds: dict[str, Any], said: str
 ) -> None:
-    text = f"too large to be checked beside its training: {said}"
-    assert confined.answer(how, **bounds) == {"verdict": "undecided", "text": text}
+    answer = confined.answer(how, **bounds)
+    assert (answer["verdict"], answer["text"].endswith(f" {said}")) == ("undecided", True)
     assert confined.left() == []
 
 
@@ -283,4 +283,4 @@ def test_a_launcher_that_ends_waits_for_no_check(running: RunningScript, monkeyp
 
 def test_what_is_no_file_cannot_be_run_again(running: RunningScript) -> None:
     answer = own_check.checked(replace(running, script="/nowhere/-c"), {})
-    assert answer == CheckAnswer("undecided", "-c is no file that can be run again")
+    assert (answer.verdict, answer.text.partition(" ")[0]) == ("undecided", "-c")

@@ -52,14 +52,14 @@ def test_a_sharded_model(two_processes: None) -> None:
 
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
     fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
-    with pytest.raises(elastic.ElasticError, match="the model is sharded"):
+    with pytest.raises(elastic.ElasticError, match="sharded"):
         session_of(model)
 
 
 def test_a_model_in_ddp(two_processes: None) -> None:
-    with pytest.raises(elastic.ElasticError, match="give Session the plain model"):
+    with pytest.raises(elastic.ElasticError, match="plain model"):
         session_of(nn.parallel.DistributedDataParallel(nn.Linear(4, 3)))
-    with pytest.raises(elastic.ElasticError, match=r"init_process_group has been called.*loader.session has is_main"):
+    with pytest.raises(elastic.ElasticError, match=r"init_process_group .*loader.session .*is_main"):
         made()
 
 
@@ -88,7 +88,7 @@ def test_a_step_that_is_refused_has_changed_nothing(closure: Any) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     session = session_of(model, optimizer=optimizer)
     before = model.weight.detach().clone()
-    with pytest.raises(elastic.ElasticError, match=r"optimizer.step\(\) comes before this step's backward\(\)"):
+    with pytest.raises(elastic.ElasticError, match=r"optimizer.step\(\) .*before .*backward\(\)"):
         for _ in batches(session):
             model.weight.grad = torch.ones_like(model.weight)
             optimizer.step(closure)
@@ -100,7 +100,7 @@ def test_sparse_gradients_are_refused_before_a_second_worker_joins(must_be_finit
     model = nn.Sequential(nn.Embedding(8, 4, sparse=True), nn.Linear(4, 3))
     data = TensorDataset(torch.arange(8), torch.zeros(8, dtype=torch.int64))
     session = session_of(model, dataset=data, options=elastic.Options(must_be_finite=must_be_finite))
-    with pytest.raises(elastic.ElasticError, match=r"0.weight: sparse gradients cannot be summed"):
+    with pytest.raises(elastic.ElasticError, match=r"0.weight: sparse"):
         for x, y in batches(session):
             functional.cross_entropy(model(x), y).backward()
 

@@ -47,14 +47,14 @@ OLD_NAMES = {*NEW_NAMES, *(name for name in vars(Info) if not name.startswith("_
 @pytest.mark.parametrize("name", sorted(OLD_NAMES))
 def test_an_old_name_is_read_with_the_new_one_said(name: str) -> None:
     s = session()
-    with pytest.warns(DeprecationWarning, match=rf"^s\.{name} will be gone in the next release; say ") as said:
+    with pytest.warns(DeprecationWarning, match=rf"^s\.{name} .*gone .*; say ") as said:
         value = getattr(s, name)
     assert said[0].filename == __file__
     assert callable(value) if name in NEW_NAMES else value == getattr(s.info, name)
 
 
 def test_an_old_argument_is_read_with_the_new_one_said() -> None:
-    with pytest.warns(DeprecationWarning, match=r"order=...\) will be gone .*elastic.Options\(order=...\)") as said:
+    with pytest.warns(DeprecationWarning, match=r"order=...\) .*gone .*elastic.Options\(order=...\)") as said:
         s = session(order=lambda _: [7, 6, 5, 4, 3, 2, 1, 0], options=elastic.Options(must_be_finite=False))
     assert said[0].filename == __file__
     for x, y in s.batches():
@@ -67,7 +67,7 @@ def test_an_old_argument_is_read_with_the_new_one_said() -> None:
 def test_a_name_that_never_was_is_no_attribute() -> None:
     with pytest.raises(AttributeError, match="no attribute 'barrier'"):
         session().barrier  # type: ignore[attr-defined]  # noqa: B018
-    with pytest.raises(elastic.ElasticError, match=r"Session\(..., batchsize=...\): there is no such argument"):
+    with pytest.raises(elastic.ElasticError, match=r"Session\(..., batchsize=...\): .*no such"):
         session(batchsize=4)
 
 
@@ -76,7 +76,7 @@ def test_the_callbacks_of_options_are_called() -> None:
     s = session(options=elastic.Options(when_main=lambda: seen.append("main")))
     epochs = s.epochs(1)
     assert seen == ["main"], "the world is entered as epochs() is called"
-    with pytest.raises(elastic.ElasticError, match="before the first epoch"):
+    with pytest.raises(elastic.ElasticError, match="first epoch"):
         s.track(more=torch.amp.GradScaler("cpu"))
     assert list(epochs) == [0]
 
@@ -85,7 +85,7 @@ def test_a_tensor_agrees_by_its_sum() -> None:
     s = session()
     assert s.agree(torch.ones(2), "sum").tolist() == [1.0, 1.0]
     assert s.agree(torch.tensor(3.0)) == 3.0
-    with pytest.raises(elastic.ElasticError, match="makes the sum, not 'max'"):
+    with pytest.raises(elastic.ElasticError, match="not 'max'"):
         s.agree(torch.ones(2), "max")
 
 

@@ -58,7 +58,7 @@ def test_a_step_alone_synchronises_nowhere() -> None:
 
 def test_a_bad_step_alone_is_noticed_before_the_state_is_used() -> None:
     s, model, _ = session_of(8, 4)
-    with pytest.raises(ElasticError, match="the gradients of alone are not finite"):
+    with pytest.raises(ElasticError, match=r"alone .*finite"):
         for _ in s.epochs(1):
             for x in s.batches():
                 with s.step():

@@ -131,7 +131,7 @@ def test_logs_are_kept_on_request(lab_directory: Path) -> None:
     lab = Lab.up(lab_directory, SMALL)
     lab.down(keep_logs=True)
     assert sorted(p.name for p in lab_directory.iterdir()) == ["lab.json", "log"]
-    with pytest.raises(LabError, match="no lab here"):
+    with pytest.raises(LabError, match="no lab"):
         Lab.at(lab_directory)
     assert "started" in (lab_directory / "log/slurmctld.log").read_text()
     Lab.up(lab_directory, SMALL).down(keep_logs=True)
@@ -150,7 +150,7 @@ def test_a_failed_up_says_what_the_log_says_and_leaves_no_process(lab_directory:
 
 def test_a_second_up_is_refused_and_does_no_harm(lab_directory: Path) -> None:
     with Lab.up(lab_directory, SMALL) as lab:
-        with pytest.raises(LabError, match="a lab is up here"):
+        with pytest.raises(LabError, match="is up"):
             Lab.up(lab_directory, SMALL)
         assert set(lab.node_states().values()) == {"idle"}
 
@@ -249,7 +249,7 @@ def test_a_daemon_killed_and_started_again_keeps_its_state(lab_directory: Path) 
 def test_a_daemon_that_does_not_end_is_killed_by_a_restart(lab_directory: Path) -> None:
     with Lab.up(lab_directory, SMALL) as lab:
         lab.kill("slurmctld", signal.SIGSTOP)
-        with pytest.warns(UserWarning, match="the end of slurmctld: not so within 0.1 s"):
+        with pytest.warns(UserWarning, match=r"slurmctld: .*0\.1 s"):
             lab.restart(stop_limit_s=0.1)
         lab.wait_for(lambda: set(lab.node_states().values()) == {"idle"}, 60)
 
@@ -290,7 +290,7 @@ def test_a_plain_user_has_a_lab(lab_directory: Path, lab_factory: LabFactory) ->
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make users")
 def test_a_directory_closed_to_the_users_is_refused(lab_directory: Path) -> None:
     lab_directory.parent.chmod(0o700)
-    with pytest.raises(UsageError, match="other users cannot enter"):
+    with pytest.raises(UsageError, match="other users"):
         Lab.up(lab_directory, LabConfig(nodes=1, users=True))
     assert not lab_directory.exists()
 

@@ -13,6 +13,7 @@ import pytest
 
 from scripts.lab import UsageError, namespace
 from scripts.lab.users import Identity
+from tests.messages import says
 from tests.slurm_fixtures import LabFactory, short_directory
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -98,9 +99,7 @@ def test_a_checkout_below_a_closed_folder_will_do(checkout: Path) -> None:
 
 def test_a_file_that_others_cannot_read_is_named(checkout: Path) -> None:
     (checkout / "malletrain" / "slurm-lab").chmod(0o600)
-    with pytest.raises(
-        UsageError, match=r"malletrain/slurm-lab: other users cannot read it \(mode 0600\)"
-    ) as refused:
+    with pytest.raises(UsageError, match=r"malletrain/slurm-lab: .*\(mode 0600\)") as refused:
         namespace.check()
     assert f"chmod -R go+rX {shlex.quote(str(checkout))}" in str(refused.value)
 
@@ -109,7 +108,7 @@ def test_an_environment_that_others_cannot_run_is_named(checkout: Path) -> None:
     environment = checkout / ".venv" / "bin"
     environment.mkdir(parents=True)
     environment.chmod(0o700)
-    with pytest.raises(UsageError, match=r"\.venv/bin: other users cannot read it \(mode 0700\)"):
+    with pytest.raises(UsageError, match=r"\.venv/bin: .*\(mode 0700\)"):
         namespace.check()
 
 
@@ -139,7 +138,7 @@ def test_the_demo_says_at_once_that_it_needs_root() -> None:
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("setup: ")
-    assert "run it as root (sudo)" in done.stderr
+    assert says(done.stderr, "root (sudo)")
     assert len(done.stderr.splitlines()) == 1, "and does nothing else"
 
 

@@ -89,7 +89,7 @@ def test_nobody_leaves_for_time_that_the_clock_alone_has_counted(by_s: float, jo
         world.daemons.ahead_s += sign * by_s
         for _ in range(3):
             world.tick()
-    assert not [e for e in world.journal.events if re.search("committed no step|no worker has joined", e.reason)]
+    assert not [e for e in world.journal.events if re.search("no step|no worker", e.reason)]
 
 
 def test_one_that_trains_nothing_leaves_after_its_time_all_the_same() -> None:
@@ -99,7 +99,7 @@ def test_one_that_trains_nothing_leaves_after_its_time_all_the_same() -> None:
     world.daemons.ahead_s += 400.0
     for _ in range(60):
         world.tick(JOIN_S / 30)
-    assert [e for e in world.journal.events if "no worker has joined" in e.reason]
+    assert [e for e in world.journal.events if "no worker" in e.reason]
 
 
 @pytest.mark.parametrize("phase", [PilotPhase.RELEASED, PilotPhase.LEAVING, PilotPhase.RECYCLING])

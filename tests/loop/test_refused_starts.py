@@ -9,6 +9,7 @@ from malletrain.domain.decision import Outcome, StartPilot
 from malletrain.domain.event import Event
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.trackers.start_backoff import REFUSED
+from tests.messages import says
 from tests.world import World, data_of, job
 
 SAID = "scontrol update: Invalid user id"
@@ -46,7 +47,7 @@ def test_a_refusal_is_the_jobs_reason_and_one_event_a_round() -> None:
     (event,) = world.refusals()
     assert (event.job, event.reason, data_of(event)) == (1, SAID, {"refused": True})
     assert len(world.asked) == 4, "the four tasks of one round are one refusal"
-    assert world.loop.views[1].reason == f"Slurm refuses its pilots: {SAID}"
+    assert world.loop.views[1].reason.endswith(f": {SAID}")
 
 
 def test_it_is_tried_again_ever_more_seldom_and_the_wait_is_explained() -> None:
@@ -61,8 +62,7 @@ def test_it_is_tried_again_ever_more_seldom_and_the_wait_is_explained() -> None:
     assert len(rounds) < 15
     assert world.loop.last_decision is not None
     (refusal,) = [r for r in world.loop.last_decision.refusals if r.subject == "job 1"]
-    assert SAID in refusal.reason
-    assert "to be tried again in" in refusal.reason
+    assert says(refusal.reason, SAID, "tried again")
 
 
 def test_other_jobs_start_meanwhile() -> None:

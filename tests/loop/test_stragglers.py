@@ -15,6 +15,7 @@ from malletrain.learn.stragglers import MIN_WINDOWS
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.trackers.straggler_history import REST_S
 from malletrain.wire.messages import Samples, to_json
+from tests.messages import says
 from tests.world import World, data_of, event_of, job
 
 
@@ -81,7 +82,7 @@ def test_a_straggler_goes_after_its_replacement_is_ready_and_its_node_rests() ->
     assert world.nodes_of(1) == 4
     # Its job avoids the node for a while; another job may have it at once.
     now = world.clock.now()
-    assert "its worker there was replaced" in world.loop.ledger.paces.avoided(now)[1][slow_node]
+    assert says(world.loop.ledger.paces.avoided(now)[1][slow_node], "replaced")
     assert not world.loop.ledger.paces.avoided(now + REST_S)
     world.submit(job(2, most=4, given_curve=Curve.linear(4)))
     for _ in range(3):
@@ -95,7 +96,7 @@ def test_without_a_free_node_it_stays_and_the_reason_is_told() -> None:
     report(world, {slow: 50.0}, MIN_WINDOWS)
     world.tick()
     assert len(world.running()) == 4 and slow in world.running().values()
-    assert "no free node" in refused(world, "job 1")[0]
+    assert says(refused(world, "job 1")[0], "free node")
 
 
 def test_whoever_has_recovered_by_then_stays() -> None:

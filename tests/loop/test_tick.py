@@ -13,6 +13,7 @@ from malletrain.domain.job import JobPhase, PilotEnd, PilotPhase
 from malletrain.domain.pilot_life import NO_DAEMON_STATUS
 from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState
 from malletrain.loop.ledger import Ledger
+from tests.messages import says
 from tests.world import RULES, START, World, data_of, event_of, job, main_job
 
 
@@ -35,7 +36,7 @@ def test_an_array_of_someone_else_is_refused() -> None:
     assert world.running() == {}
     view = world.loop.ledger.views()[1]
     assert view.phase is JobPhase.FAILED
-    assert "Slurm knows no job array 1001" in view.reason
+    assert says(view.reason, "array 1001")
     assert "mallory" not in view.reason, "nobody learns from it who has an array of this number"
 
 
@@ -183,7 +184,7 @@ def test_a_pause_starts_nothing_new() -> None:
     world.tick()
     assert world.running() == {}
     assert world.loop.last_decision is not None
-    assert any("drained by root" in r.reason for r in world.loop.last_decision.refusals)
+    assert any(says(r.reason, "drained", "root") for r in world.loop.last_decision.refusals)
 
 
 def test_a_dry_run_touches_and_records_nothing() -> None:
@@ -323,7 +324,7 @@ def test_a_job_with_fewer_tasks_than_its_fewest_nodes_ends_once_nobody_can_submi
     world.tick()
     view = world.loop.views[1]
     assert view.phase is JobPhase.FAILED
-    assert "1 of its 4 tasks are left, too few for its fewest nodes, 3: submit it again" in view.reason
+    assert says(view.reason, "1 of its 4 tasks", 3)
     world.tick()
     assert not [task for task in world.cluster.tasks.values() if task.end is None]
 
@@ -331,9 +332,9 @@ def test_a_job_with_fewer_tasks_than_its_fewest_nodes_ends_once_nobody_can_submi
 @pytest.mark.parametrize(
     ("ends", "phase", "said"),
     [
-        ((SlurmState.CANCELLED, SlurmState.NODE_FAIL), JobPhase.FAILED, "no held task is left (of 2:"),
+        ((SlurmState.CANCELLED, SlurmState.NODE_FAIL), JobPhase.FAILED, "(of 2:"),
         ((SlurmState.PREEMPTED, SlurmState.CANCELLED), JobPhase.CANCELLED, "cancelled in Slurm"),
-        ((SlurmState.CANCELLED, SlurmState.UNKNOWN), JobPhase.FAILED, "Slurm no longer knows its tasks (1 of 2)"),
+        ((SlurmState.CANCELLED, SlurmState.UNKNOWN), JobPhase.FAILED, "(1 of 2)"),
     ],
 )
 def test_of_a_job_whose_tasks_have_all_ended_the_last_one_says_how(
@@ -432,9 +433,9 @@ def test_pilots_that_no_daemon_took_are_no_failed_starts_and_their_nodes_rest() 
 @pytest.mark.parametrize(
     ("output", "named"),
     [
-        ((), "see slurm-1001_3.out in the folder of the submission"),
-        (("/home/alice/logs/%x-%A.%4a",), "see /home/alice/logs/job1-1001.0003"),
-        (("/home/alice/out", "/home/alice/%N-%u.err"), "see /home/alice/*-alice.err"),
+        ((), "slurm-1001_3.out"),
+        (("/home/alice/logs/%x-%A.%4a",), "/home/alice/logs/job1-1001.0003"),
+        (("/home/alice/out", "/home/alice/%N-%u.err"), "/home/alice/*-alice.err"),
     ],
 )
 def test_a_job_whose_starts_fail_names_the_file_that_its_output_is_in(output: tuple[str, ...], named: str) -> None:
@@ -446,5 +447,4 @@ def test_a_job_whose_starts_fail_names_the_file_that_its_output_is_in(output: tu
             world.cluster.end_pilot(pilot, PilotEnd(SlurmState.FAILED, exit_code=1, detail="exit code 1:0"))
     view = world.loop.ledger.views()[1]
     assert view.phase is JobPhase.FAILED
-    assert view.reason.startswith("4 pilots in a row ended before their worker was ready (exit code 1:0): ")
-    assert view.reason.endswith(named)
+    assert says(view.reason, "4 pilots", "(exit code 1:0)", named)

@@ -27,6 +27,7 @@ from malletrain.sizing.registry import policy
 from malletrain.store.journal import SqliteJournal
 from tests import forked_program
 from tests.browser import Browser, chromium, is_there
+from tests.messages import says
 from tests.replay import small
 from tests.replay_keys import keyed
 
@@ -60,7 +61,7 @@ def test_json_has_all_that_the_contract_names(log: Path, tmp_path: Path) -> None
                       "--rescale", "18,12", "--activate", "2", "--json", str(out))  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("In 3.8 hours ")
-    assert "1 too few fields" in done.stdout
+    assert says(done.stdout, "skipped lines", 1)
     answer = json.loads(out.read_text())
     assert answer["trace"]["nodes"] == 12
     assert answer["trace"]["skipped"] == {"too few fields": 1}
@@ -107,20 +108,20 @@ def test_how_prints_commands_without_a_log() -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["/nowhere"], "cannot be read"),
+        (["/nowhere"], "/nowhere: "),
         ([], "TRACE is missing"),
-        (["LOG", "--policy", "best"], "'best' is not known"),
+        (["LOG", "--policy", "best"], "'best'"),
         (["LOG", "--policy", "auto,auto"], "each policy once"),
         (["LOG", "--policy", "auto:-3"], "horizon"),
         (["LOG", "--mix", "imagenet:x"], "--mix"),
         (["LOG", "--mix", "imagenet:1", "--jobs", "x.csv"], "not both"),
         (["LOG", "--rescale", "18"], "--rescale"),
-        (["LOG", "--nodes", "13"], "the trace has 12 nodes"),
+        (["LOG", "--nodes", "13"], "12 nodes"),
         (["LOG", "--nodes", "8:2"], "--nodes"),
         (["LOG", "--start", "noon"], "--start"),
         (["LOG", "--start", "+9d"], "empty"),
         (["LOG", "timezone=Mars/Olympus"], "replay.timezone"),
-        (["LOG", "--json", "/nowhere/x.json"], "cannot be written"),
+        (["LOG", "--json", "/nowhere/x.json"], "/nowhere/x.json"),
         (["LOG", 'node_class=["a=0:4"]', "processes=2"], "two classes at least"),  # found by a process of the pool
     ],
 )
@@ -137,7 +138,7 @@ def test_a_report_is_refused_before_the_replay_where_no_page_can_be_made(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     done = CliRunner().invoke(command, [str(log), "--report", "r"])
-    assert str(done.exception).startswith("--report: jinja2 is not installed: pip install")
+    assert says(done.exception, "--report: jinja2", "pip install")
 
 
 def test_at_most_twenty_options() -> None:
@@ -147,7 +148,7 @@ def test_at_most_twenty_options() -> None:
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ("tik = 3", " replay.tik is not known; known are budget, "),
+        ("tik = 3", " replay.tik "),
         ("processes = 0", "2: replay.processes: "),
         ("processes = [1]", "2: replay.processes: "),
         ("seed = 2.5", "2: replay.seed: "),
@@ -242,7 +243,7 @@ def test_the_report_says_what_it_is_worth_and_how_it_was_made(report: Path) -> N
     assert made["command"].startswith("malletrain replay ")
     assert "--config" in made["command"]
     assert made["version"] == __version__
-    assert made["counted in"].startswith("nodes, by the names")
+    assert made["counted in"].startswith("nodes, by")
     best = max(answer["policies"].values(), key=lambda row: row["speedup_node_seconds"])
     with (report / "months.csv").open() as file:
         (month,) = csv.DictReader(file)

@@ -21,6 +21,7 @@ from malletrain.replay.sizer import parse_policy
 from malletrain.replay.traces.trace import IDLE
 from malletrain.replay.workload import TrainingJob
 from malletrain.sizing.problem import OnClasses
+from tests.messages import naming
 from tests.replay.small import job, trace, traces, workloads
 from tests.sizing.problems import examples
 
@@ -109,5 +110,5 @@ def test_classes_are_read_and_what_they_are_not_for_is_refused() -> None:
                     (NodeClass("a", 0, 3), NodeClass("b", 4, 8))):  # fmt: skip
         with pytest.raises(InvalidInput, match=r"replay\.node_class"):
             run(steady(), [job(1)], classes)
-    with pytest.raises(InvalidInput, match="knows no classes"):
+    with pytest.raises(InvalidInput, match=naming("classes")):
         run(steady(), [job(1)], TWO, "one-node")

@@ -21,6 +21,7 @@ from malletrain.replay.report.frames import holes, months, timeline
 from malletrain.replay.run import Replay, replay
 from malletrain.replay.sampling import Sample, drawn_days, estimate
 from malletrain.replay.traces.trace import BUSY, IDLE
+from tests.messages import naming, says
 from tests.replay.small import job, trace
 from tests.replay.test_command import malletrain
 from tests.replay.test_daemon_rules import SHIPPED, TICK_S, busy_machine
@@ -121,7 +122,7 @@ def test_what_outlasts_a_run_in_is_not_sampled() -> None:
     sample = Sample(np.array([machine.start]), np.array([machine.end]), np.ones(1, bool), 0)
     assert run.can_be_sampled(machine, JOBS, [AUTO], OPTIONS)
     assert not run.can_be_sampled(machine, finite, [AUTO], OPTIONS)
-    with pytest.raises(InvalidInput, match="jobs have no end"):
+    with pytest.raises(InvalidInput, match=naming("no end")):
         replay(machine, finite, [AUTO], OPTIONS, processes=1, sample=sample)
 
 
@@ -210,7 +211,7 @@ def test_the_command_samples_long_logs_and_says_so(long_log: Path, tmp_path: Pat
     ]
     done = malletrain(*args, "--sample", "8", "--report", str(folder), "--json", str(out), "processes=1")
     assert done.returncode == 0, done.stderr
-    assert "sample: 8 of 70 days with idle nodes are replayed, drawn at random (seed 0)" in done.stderr
+    assert says(done.stderr, "sample: 8 of 70", "(seed 0)")
     assert "Sampled: 8 of 70 days" in done.stdout
     answer = json.loads(out.read_text())
     assert answer["sample"]["replayed"] == len(answer["sample"]["spans"]) == 8
@@ -232,9 +233,9 @@ def test_the_command_samples_long_logs_and_says_so(long_log: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ([], "sample: 32 of 70 days with idle nodes are replayed"),
+        ([], "sample: 32 of 70"),
         (["--end", "+60d"], ""),
-        (["--mix", "hpo:2"], "sample: none, all days are replayed"),
+        (["--mix", "hpo:2"], "sample: none"),
     ],
 )
 def test_what_is_sampled_without_being_asked(long_log: Path, more: list[str], said: str) -> None:
@@ -247,9 +248,9 @@ def test_what_is_sampled_without_being_asked(long_log: Path, more: list[str], sa
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--sample", "3"], "must be a number of days, 4 or more, or all"),
-        (["--sample", "some"], "must be a number of days"),
-        (["--sample", "8", "--mix", "hpo:2"], "days can stand for all only where jobs have no end"),
+        (["--sample", "3"], "4 or more"),
+        (["--sample", "some"], "of days"),
+        (["--sample", "8", "--mix", "hpo:2"], "no end"),
     ],
 )
 def test_what_cannot_be_sampled_is_refused_in_one_line(long_log: Path, more: list[str], said: str) -> None:

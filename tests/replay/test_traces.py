@@ -20,6 +20,7 @@ from malletrain.replay.traces.events import read_outages
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
 from malletrain.replay.traces.words import expand, time_parser
 from malletrain.slurm.formats.hostlist import MAX_NODES
+from tests.messages import naming, says
 
 HEADER = "JobID|JobIDRaw|State|Submit|Start|End|NodeList|AllocNodes"
 
@@ -58,7 +59,7 @@ def test_node_events_in_any_order_of_columns_and_time(tmp_path: Path) -> None:
     assert [trace.nodes[n] for n in trace.node] == ["a", "b", "a"]
     assert trace.state.tolist() == [BUSY, IDLE, DOWN]
     assert np.diff(trace.time).tolist() == [10.0, 10.0]
-    assert "not in order" in trace.account.warnings[0]
+    assert says(trace.account.warnings[0], "order")
 
 
 def test_bad_node_events_are_counted_with_their_first_line(tmp_path: Path) -> None:
@@ -95,7 +96,7 @@ def test_swf_traps(tmp_path: Path) -> None:
     assert (jobs.node_count, jobs.procs_per_node) == (11, 16)
     assert sum(jobs.account.skipped.values()) == 9
     said = " ".join(jobs.account.warnings)
-    assert "no wait time" in said and "no allocated processors" in said and "second MaxNodes" in said
+    assert all(says(said, each) for each in ("wait time", "allocated processors", "second MaxNodes"))
 
 
 def test_swf_with_tabs_and_absolute_times_has_no_offset(tmp_path: Path) -> None:
@@ -110,15 +111,15 @@ def test_swf_with_words_after_its_eighteen_fields_is_read(tmp_path: Path) -> Non
     assert jobs.start.tolist() == [105.0, 205.0]
     assert jobs.limit.tolist() == [3600.0, 3600.0]
     said = " ".join(jobs.account.warnings)
-    assert "2 rows have more than 18 fields" in said
+    assert says(said, "2 rows", "18 fields")
 
 
 def test_swf_that_does_not_say_its_nodes_is_counted_in_processors_and_says_so(tmp_path: Path) -> None:
     row = swf_row(100, 5, 50, 16)
     for header in ("", "; MaxProcs: 64\n", "; MaxNodes: 64\n"):
-        assert "counted in processors" in " ".join(jobs_of(tmp_path, header + row).account.warnings)
+        assert says(" ".join(jobs_of(tmp_path, header + row).account.warnings), "in processors")
     both = jobs_of(tmp_path, "; MaxNodes: 4\n; MaxProcs: 64\n" + row)
-    assert "counted in processors" not in " ".join(both.account.warnings)
+    assert not says(" ".join(both.account.warnings), "in processors")
 
 
 # -- sacct ----------------------------------------------------------------------------------------------------------
@@ -235,7 +236,7 @@ def test_a_partition_can_be_ignored(tmp_path: Path) -> None:
 
 
 def test_a_header_without_times_names_what_is_missing_and_the_mend(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r":1: the header lacks start, end.*--how"):
+    with pytest.raises(InvalidInput, match=r":1: .* start, end.*--how"):
         sacct(tmp_path, "1|0:0", header="JobID|ExitCode")
 
 
@@ -253,9 +254,9 @@ def test_outages(tmp_path: Path) -> None:
 def test_a_gzip_file_cut_off_says_so(tmp_path: Path) -> None:
     rows = "".join(f"{1700000000 + i},n{i * 7919 % 1000},idle\n" for i in range(50_000))
     whole = gzip.compress(("time,node,state\n" + rows).encode())
-    with pytest.raises(InvalidInput, match=r":\d+: the gzip file is damaged or cut off"):
+    with pytest.raises(InvalidInput, match=r":\d+: .*gzip"):
         read_trace(write(tmp_path, whole[: len(whole) // 2]))
-    with pytest.raises(InvalidInput, match="damaged or cut off"):
+    with pytest.raises(InvalidInput, match=r":\d+: .*gzip"):
         read_trace(write(tmp_path, whole[:20]))
 
 
@@ -374,7 +375,7 @@ def test_what_is_no_trace_is_refused_in_one_line(tmp_path: Path, text: str) -> N
 
 def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path):
-        with pytest.raises(InvalidInput, match="cannot be read"):
+        with pytest.raises(InvalidInput, match=naming(path, "read")):
             read_trace(path)
 
 
@@ -481,7 +482,7 @@ def test_errors_that_were_saved_with_the_rows_are_passed_over(tmp_path: Path) ->
     text += "1|COMPLETED|2026-10-01T00:00:00|2026-10-01T01:00:00|n1\nsacct: error: x\n"
     account = jobs_of(tmp_path, text.encode()).account
     assert (account.records, account.skipped) == (1, {"an error of Slurm's command": 2})
-    with pytest.raises(InvalidInput, match="1 an error of Slurm's command"):
+    with pytest.raises(InvalidInput, match=naming(1, "Slurm's command")):
         jobs_of(tmp_path, b"sacct: error: no access\n")
 
 
@@ -490,13 +491,13 @@ def test_jobs_of_two_clusters_are_refused(tmp_path: Path) -> None:
     head = "Cluster|JobID|State|Submit|Start|End|NNodes|NodeList"
     row = "1|COMPLETED|2026-10-01T00:00:00|2026-10-01T00:00:00|2026-10-01T01:00:00|2|n[1-2]"
     assert len(sacct(tmp_path, f"alpha|{row}", header=head).start) == 1
-    with pytest.raises(InvalidInput, match=r":3: holds clusters alpha and beta: ask Slurm for one \(-M beta\)"):
+    with pytest.raises(InvalidInput, match=r":3: .*alpha .* beta.*-M beta"):
         sacct(tmp_path, f"alpha|{row}", f"beta|{row}", header=head)
     events = tmp_path / "events"
     events.write_text(
         "Cluster|NodeName|TimeStart|TimeEnd\nalpha|n1|1700000000|1700000100\nbeta|n1|1700000000|1700000100\n"
     )
-    with pytest.raises(InvalidInput, match="holds clusters alpha and beta"):
+    with pytest.raises(InvalidInput, match=naming("alpha", "beta")):
         read_outages(events)
 
 
@@ -513,7 +514,7 @@ def test_the_reported_logs(name: str) -> None:
     if name.startswith("04"):
         assert len(read_machine(folder / "nodes.sinfo")) == 120
     elif name.startswith("20"):
-        with pytest.raises(InvalidInput, match="holds clusters alpha and beta"):
+        with pytest.raises(InvalidInput, match=naming("alpha", "beta")):
             read_trace(folder / "jobs.sacct")
     else:
         jobs = read_trace(folder / "jobs.sacct")

@@ -57,15 +57,15 @@ def test_toml(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("job,model\na,unknown\n", r":2: model 'unknown' has no published curve"),
-        ("model,max_nodes\nvgg16,0\n", r":2: max_nodes: Input should be greater"),
-        ("model,max_nodes\nvgg16,2.5\n", r":2: max_nodes: Input should be a valid integer"),
+        ("job,model\na,unknown\n", r":2: model 'unknown'"),
+        ("model,max_nodes\nvgg16,0\n", r":2: max_nodes: .* 1"),
+        ("model,max_nodes\nvgg16,2.5\n", r":2: max_nodes: .*integer"),
         ("model,min_nodes,max_nodes\nvgg16,5,2\n", r":2: max_nodes 2 is below min_nodes 5"),
-        ("model,total_samples\nvgg16\n", r":2: 1 fields where the header has 2"),
-        ("curve\n1:2;1:3\n", r":2: curve: .*node counts must rise"),
-        ("curve\n1;2\n", r":2: curve: .*'1;2' is not of the form"),
-        ("a,b\n1,2\n", r":1: needs the columns model or curve"),
-        ("model\n", "holds no job"),
+        ("model,total_samples\nvgg16\n", r":2: 1 fields .* 2"),
+        ("curve\n1:2;1:3\n", r":2: curve: .*rise"),
+        ("curve\n1;2\n", r":2: curve: .*'1;2'"),
+        ("a,b\n1,2\n", r":1: .*curve"),
+        ("model\n", "no job"),
     ],
 )
 def test_faults_are_named_with_their_line(tmp_path: Path, text: str, said: str) -> None:
@@ -75,8 +75,8 @@ def test_faults_are_named_with_their_line(tmp_path: Path, text: str, said: str) 
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("x = [", "cannot be read"), ("x = 1", "no [[job]] table"), ("[[job]]\nspeed = 1", "speed: Extra inputs"),
-     ("[[job]]\nname = 'a'", "needs a curve"), ("[[job]]\ncurve = {a = 1}", "curve.a")],
+    [("x = [", "(at end"), ("x = 1", "no [[job]] table"), ("[[job]]\nspeed = 1", "speed: Extra inputs"),
+     ("[[job]]\nname = 'a'", "a curve"), ("[[job]]\ncurve = {a = 1}", "curve.a")],
 )  # fmt: skip
 def test_faults_of_toml(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(InvalidInput) as caught:

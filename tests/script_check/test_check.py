@@ -80,8 +80,8 @@ def test_a_careless_script_is_equal_and_what_may_do_harm_elsewhere_is_noted(chec
     assert report["verdict"] == "equal" and report["good"] and report["epochs"] >= 2, report
     assert report["steps"] >= 20 and report["equality"].startswith("additive")
     assert all(each["difference"] < 1e-3 for each in report["differences"])
-    note = "a ChainedScheduler is not tracked: s.track(...) makes it part of the training state"
-    assert report["notes"] == [note]
+    (note,) = report["notes"]
+    assert "ChainedScheduler" in note and "s.track(" in note
     later = 1 + CARELESS.splitlines().index("    if epoch == 30:")
     assert report["unmet"] == [f"line {later}: `if epoch == 30:` (--at-epoch 30)"]
     text = _text(CheckReport("equal", "compared", epochs=1, notes=report["notes"], unmet=report["unmet"]))
@@ -93,7 +93,7 @@ def test_what_goes_wrong_as_workers_join_is_said(said: Said) -> None:
     result = said(SCRIPT_OF_HABITS, "counter_sets_rate", "--epochs", "30")
     assert result.exit_code == 1
     assert result.output.startswith(("WRONG  as workers joined:", "WRONG  with three workers:"))
-    assert "learns with another lr than the others" in result.output
+    assert "another lr" in result.output
 
 
 def test_a_static_run_may_begin_a_session_before_the_first_has_ended(tmp_path: Path) -> None:
@@ -124,9 +124,9 @@ def test_epochs_of_whole_batches_are_not_shortened() -> None:
 
 def test_a_worker_that_is_let_go_says_why(checked: Checked) -> None:
     let_go = "from malletrain.elastic.errors import Released\nraise Released('{}')\n"
-    assert checked(text=let_go.format("the others train on"))["text"] == "a worker was let go: the others train on"
+    assert checked(text=let_go.format("go on"))["text"].endswith(": go on")
     failed = let_go.format("the script failed: 1_2.0: ElasticError: it has another i")
-    assert checked(text=failed)["text"].startswith("it has another i"), "what another worker's guard has found"
+    assert checked(text=failed)["text"].startswith("it has another "), "what another worker's guard has found"
 
 
 def test_a_script_without_a_session_is_told_how_to_begin(said: Said, tmp_path: Path) -> None:
@@ -215,8 +215,8 @@ def test_a_script_whose_static_runs_differ_cannot_be_compared() -> None:
     assert unlike_static_runs(static, again) == "", "one of two, as on a GPU"
     assert [each.name for each in unsettled(static["first"], static["last"], again["last"])] == ["bias"]
     other = run(2.5, -1.0)
-    assert unlike_static_runs(static, other) == "bias differs by 2 of what training has changed it by"
-    assert unlike_static_runs(static, run(2.0, 1.0, begun=1.1)) == "w begins with other values"
+    assert unlike_static_runs(static, other).startswith("bias differs by 2")
+    assert unlike_static_runs(static, run(2.0, 1.0, begun=1.1)).startswith("w begins")
     ended = {**static, "equality": "additive"}
     assert report_of(ended, ended, static, other, other).verdict == "not repeatable"
     assert report_of(ended, {**ended, "step": 31}, static, None, static).verdict == "equal", "a worker that joined"
@@ -257,4 +257,4 @@ def test_where_nothing_was_trained_nothing_is_shown() -> None:
     """As with the cross entropy of a single class, whose gradient is 0."""
     ended: dict[str, Any] = {"first": {"w": ONES}, "last": {"w": ONES}, "step": 42, "equality": "additive"}
     report = report_of(ended, ended, ended, None, ended)
-    assert report.verdict == "equal" and "changed no parameter: nothing is shown" in _text(report)
+    assert report.verdict == "equal" and "no parameter" in _text(report)

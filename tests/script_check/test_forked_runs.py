@@ -56,9 +56,9 @@ def test_what_is_killed_has_gone_with_its_children(starter: Starter, tmp_path: P
 
 
 def test_why_none_can_be_started_is_said(tmp_path: Path) -> None:
-    (tmp_path / "torch.py").write_text("raise ImportError('no such library here')")
+    (tmp_path / "torch.py").write_text("raise ImportError('no library')")
     environ = os.environ | {"PYTHONPATH": str(tmp_path)}
     broken = Starter(tmp_path, ["script.py"], environ, tmp_path / "log")
-    with pytest.raises(OSError, match="no such library here"):
+    with pytest.raises(OSError, match="no library"):
         run(broken, tmp_path, "green")
     broken.end()

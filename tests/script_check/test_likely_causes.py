@@ -43,7 +43,7 @@ def test_the_line_of_a_wrong_habit_is_the_first_that_is_named(habit: str) -> Non
     [
         ("learn(cross_entropy(out, y, reduction='none').topk(len(x) // 4).values.mean())", "compared"),
         ("learn(cross_entropy(model(x), y, weights))", "own count"),
-        ("learn(cross_entropy(model(x), y) * len(x) / BATCH)", "a mean with a factor"),
+        ("learn(cross_entropy(model(x), y) * len(x) / BATCH)", "a factor"),
         ("loss = cross_entropy(model(x), y.masked_fill(y < 3, -100))", "own count"),
         ("kept = x > 0; loss = cross_entropy(model(x[kept]), y[kept])", "own count"),
         ("mean = out.softmax(1).mean(0)", "statistic"),
@@ -76,7 +76,7 @@ def test_what_a_worker_that_joins_begins_anew_is_a_cause(line: str) -> None:
 def test_what_a_script_has_not_executed_is_no_cause() -> None:
     assert likely_causes("x = y.std()\nz = y.std()\n", {2}, joined=False)[0].line == 2
     assert likely_causes("x = y + 1\n", {1}, joined=False) == []
-    assert likely_causes("this is no Python", {1}, joined=False) == []
+    assert likely_causes("no Python", {1}, joined=False) == []
 
 
 def test_conditions_on_epochs_that_were_not_met_are_named() -> None:
@@ -95,5 +95,5 @@ def test_a_later_epoch_is_met_where_a_check_begins_there(checked: Checked) -> No
     )
     line = 1 + late.splitlines().index("        if epoch == 30:")
     found = checked("--at-epoch", "30", text=late)
-    assert found["verdict"] == "different" and found["begins"] == "also with two workers from start to end", found
+    assert found["verdict"] == "different" and "two workers" in found["begins"], found
     assert found["causes"][0].startswith(f"script.py:{line + 1}: "), found

@@ -261,19 +261,19 @@ def test_a_function_of_any_signature_is_given_the_session(parameters: str, passe
 @pytest.mark.parametrize(
     ("text", "note"),
     [
-        (PLAIN.replace("manual_seed(0)", "seed()\nclass DataLoader:\n    pass"), "this DataLoader is not torch's"),
-        (PLAIN.replace("from torch.utils.data import", "from mine.data import"), "this DataLoader is not torch's"),
+        (PLAIN.replace("manual_seed(0)", "seed()\nclass DataLoader:\n    pass"), "this DataLoader"),
+        (PLAIN.replace("from torch.utils.data import", "from mine.data import"), "this DataLoader"),
         (PLAIN.replace("torch.manual_seed(0)", "import os; seed = (\n    0)"), "by hand"),
-        ("x = 1", "no backward() is found: is this the training script?"),
-        ("for x in", "no Python that can be read"),
+        ("x = 1", "no backward()"),
+        ("for x in", "no Python"),
         ("s = elastic.Session(m, o, d, batch_size=1)", "has a Session already"),
-        ("loader = DataLoader(d)\nfor x in loader:\n    loss.backward()", "line 3: backward() is not in a loop over"),
+        ("loader = DataLoader(d)\nfor x in loader:\n    loss.backward()", "line 3: backward()"),
         ("loader = DataLoader(d)\nfor e in range(3):\n    for x in loader:\n        f(x).backward()", "which model"),
         (
             "loader = DataLoader(d)\nwhile True:\n    f(next(given)).backward()",
-            "line 3: backward() is not in a loop over",
+            "line 3: backward()",
         ),
-        ("loader = DataLoader(d)\ndef f(x):\n    g(x).backward()", "line 3: backward() is not in a loop over"),
+        ("loader = DataLoader(d)\ndef f(x):\n    g(x).backward()", "line 3: backward()"),
         ("import lightning as L\nL.Trainer().fit(m, loader)", "(A framework's loop: docs/how-to/adapters.md)"),
     ],
 )
@@ -313,7 +313,7 @@ def test_each_fold_is_a_session() -> None:
     assert "    s.finish()\n    scores.append" in proposal.text
     assert not proposal.notes
     stages = propose(FOLDS + FOLDS[FOLDS.index("for train") :].replace("Net()", "Other()"))
-    assert any("another loop that trains: it needs a Session of its own" in note for note in stages.notes)
+    assert any("another loop" in note for note in stages.notes)
 
 
 def test_branches_of_which_one_is_taken_are_one_backward() -> None:
@@ -334,8 +334,8 @@ def test_what_the_session_does_not_know_is_noted() -> None:
     assert ["s.step(backwards=N)" in note for note in proposal.notes] == [True], proposal.notes
     step = "        optimizer.step()\n"
     text = PLAIN.replace(step, f"        if (step + 1) % 4 == 0:\n    {step}", 1)
-    assert any("gradients are added up over several batches" in note for note in propose(text).notes)
+    assert any("several batches" in note for note in propose(text).notes)
     scaler = "if args.amp:\n    scaler = torch.amp.GradScaler()\nfor epoch in range"
     proposal = propose(PLAIN.replace("for epoch in range", scaler))
     assert "s.track(scheduler=scheduler)\n" in proposal.text
-    assert any("put s.track(scaler=scaler) under the same one" in note for note in proposal.notes), proposal.notes
+    assert any("s.track(scaler=scaler)" in note for note in proposal.notes), proposal.notes

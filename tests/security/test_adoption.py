@@ -11,6 +11,7 @@ from malletrain.loop.membership.admission import Claim, NotItsPilot, admit
 from malletrain.loop.membership.state import Phase, Worker
 from malletrain.wire.messages import CheckedIn, Seat, Standing, Switched
 from tests.loop.stage import HandClock
+from tests.messages import naming, says
 from tests.security.two_users import ALICE, ARRAYS, HERS, HIS, MALLORY, Journalled, make_membership, name_of, node_of
 
 PUBLISHED = 5
@@ -65,7 +66,7 @@ def test_a_mended_world_is_taken_after_one_that_was_left_behind_has_told_of_the_
     for task in (0, 2):
         daemon.hello(task, 0, 2, generation=mended)
     assert daemon.world() == (mended, names(0, 2))
-    with pytest.raises(Refused, match=f"trained on in generation {mended} without it"):
+    with pytest.raises(Refused, match=naming(f"generation {mended}")):
         daemon.hello(1, 0, 1, 2)
     assert daemon.world() == (mended, names(0, 2)), "the old one is not taken back"
 
@@ -159,11 +160,11 @@ def test_a_refused_standing_changes_nothing() -> None:
 
 @pytest.mark.parametrize(("changes", "kind", "words"), [
     ({"uid": MALLORY}, Refused, "not yours"),
-    ({"job": 77}, Refused, "not known here"),
-    ({"job": HIS, "uid": MALLORY}, NotItsPilot, "none of job 2's"),
+    ({"job": 77}, Refused, "known here"),
+    ({"job": HIS, "uid": MALLORY}, NotItsPilot, "job 2's"),
     ({"pilot": "7_3"}, Refused, "is held"),
     ({"pilot": "70_0"}, Refused, "is unknown"),
-    ({"node": "n99"}, Refused, "is on node n10, not on n99"),
+    ({"node": "n99"}, Refused, "n10, .*n99"),
     ({"restart": 1}, Refused, "restart count 0 in Slurm, not 1"),
 ])  # fmt: skip
 def test_who_is_let_in(changes: dict[str, object], kind: type[Refused], words: str) -> None:
@@ -177,4 +178,4 @@ def test_who_is_let_in(changes: dict[str, object], kind: type[Refused], words: s
 def test_one_whose_pilot_was_asked_to_leave_is_let_in_to_leave() -> None:
     journal = Journalled()
     journal.leave(HERS, 0)
-    assert admit(journal.views, Claim(HERS, "7_0", 0, "n10", ALICE)).leave == "wanted by main job 99"
+    assert says(admit(journal.views, Claim(HERS, "7_0", 0, "n10", ALICE)).leave, "main job 99")

@@ -167,7 +167,7 @@ def test_health_is_503_while_a_task_fails(house: House) -> None:
     house.ailments[:] = runs.ailments()
     answer = Caller(house).get("/v1/health")
     assert (answer.status_code, answer.json()["status"]) == (503, "ill")
-    assert "tick failed 2 times in a row, last with ZeroDivisionError" in answer.text
+    assert "ZeroDivisionError" in answer.text
     with runs.run("tick"):
         pass
     house.ailments[:] = runs.ailments()
@@ -250,7 +250,7 @@ def test_a_daemon_says_what_is_wrong_with_it(
     fill(journal)
     credential = munge.encode(munge.statement(WORKER_PURPOSE, daemon.url), lab.env.get("MUNGE_SOCKET"))
     away.touch()
-    assert daemon.wait(lambda: "did not answer" in daemon.health()[1], "Slurm away") < 60.0
+    assert daemon.wait(lambda: "`scontrol ping`" in daemon.health()[1], "Slurm away") < 60.0
     assert daemon.health()[0] == 503
     daemon.wait(lambda: fires("malletrain_journal_writable"), "a full disk")
     running.wait_for_log("the journal cannot be written: nothing new starts")

@@ -27,6 +27,7 @@ from malletrain.elastic.state.training_state import Position, TrainingState
 from malletrain.study.storage import open_storage
 from malletrain.study.trial_spec import TrialSpec
 from malletrain.wire.messages import Leaving
+from tests.messages import naming
 
 NOBODY = 65534
 
@@ -60,7 +61,7 @@ def test_a_poisoned_checkpoint_of_an_earlier_release_is_not_run(tmp_path: Path, 
     checkpoint = tmp_path / "c" / "step-5"
     checkpoint.mkdir(parents=True, mode=0o700)
     (checkpoint / ".metadata").write_bytes(pickle.dumps(Poison(mark)))
-    with pytest.raises(ElasticError, match="no checkpoint can be read"):
+    with pytest.raises(ElasticError, match=naming("no checkpoint")):
         CheckpointStore(tmp_path / "c").load(state())
     assert not mark.exists()
     with pytest.raises(Exception):  # noqa: B017 - to know that the poison works
@@ -82,7 +83,7 @@ def test_a_poisoned_skeleton_is_not_run(tmp_path: Path, mark: Path, how: str) ->
     content[SKELETON] = torch.frombuffer(bytearray(poison), dtype=torch.uint8)
     with (kept / STATE_FILE).open("wb") as out:
         write_tensors(out, content, texts)
-    with pytest.raises(ElasticError, match="no checkpoint can be read"):
+    with pytest.raises(ElasticError, match=naming("no checkpoint")):
         CheckpointStore(tmp_path / "c").load(state())
     assert not mark.exists()
 
@@ -101,7 +102,7 @@ def refuses(store: CheckpointStore, words: str) -> None:
 
 def test_a_link_in_place_of_the_folder_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "c").symlink_to(his(tmp_path))
-    refuses(CheckpointStore(tmp_path / "c"), "c is a symbolic link, which is not followed: name the folder")
+    refuses(CheckpointStore(tmp_path / "c"), r"c .*symbolic link")
     CheckpointStore(tmp_path / "c").discard()
     assert (tmp_path / "his" / "step-99" / STATE_FILE).exists()
 
@@ -124,12 +125,12 @@ def test_links_in_the_folder_are_not_followed(tmp_path: Path) -> None:
 def test_a_folder_that_others_can_write_to_is_refused(tmp_path: Path, mode: int) -> None:
     CheckpointStore(tmp_path / "c").save(state())
     (tmp_path / "c").chmod(mode)
-    refuses(CheckpointStore(tmp_path / "c"), r"other users can write to .*c \(mode .*chmod go-w")
+    refuses(CheckpointStore(tmp_path / "c"), r"other users .*c \(mode .*chmod go-w")
 
 
 def test_a_file_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
     (CheckpointStore(tmp_path / "c").save(state()) / STATE_FILE).chmod(0o620)
-    with pytest.raises(ElasticError, match=r"other users can write to .*state\.safetensors"):
+    with pytest.raises(ElasticError, match=r"other users .*state\.safetensors"):
         CheckpointStore(tmp_path / "c").load(state())
 
 
@@ -138,7 +139,7 @@ def test_a_file_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
 def test_what_belongs_to_another_user_is_refused(tmp_path: Path, what: str) -> None:
     CheckpointStore(tmp_path / "c").save(state())
     os.chown(tmp_path / "c" / what, NOBODY, -1)
-    with pytest.raises(ElasticError, match="belongs to another user"):
+    with pytest.raises(ElasticError, match=naming("another user")):
         CheckpointStore(tmp_path / "c").load(state())
 
 
@@ -146,7 +147,7 @@ def test_a_fifo_in_place_of_the_file_does_not_hold_the_worker(tmp_path: Path) ->
     kept = CheckpointStore(tmp_path / "c").save(state())
     (kept / STATE_FILE).unlink()
     os.mkfifo(kept / STATE_FILE)
-    with pytest.raises(ElasticError, match="is not a regular file"):
+    with pytest.raises(ElasticError, match=naming("regular file")):
         CheckpointStore(tmp_path / "c").load(state())
 
 
@@ -181,9 +182,9 @@ def test_a_trial_does_not_run_what_others_could_have_asked_for(tmp_path: Path) -
     spec.write()
     assert TrialSpec.read(tmp_path / "trial") == spec
     (tmp_path / "trial").chmod(0o770)
-    with pytest.raises(ElasticError, match="other users can write to"):
+    with pytest.raises(ElasticError, match=naming("other users")):
         TrialSpec.read(tmp_path / "trial")
-    with pytest.raises(InvalidInput, match="other users can write to"):
+    with pytest.raises(InvalidInput, match=naming("other users")):
         spec.write()
 
 
@@ -195,7 +196,7 @@ def test_a_study_goes_on_from_its_users_own_journal_alone(tmp_path: Path) -> Non
         os.umask(before)
     open_storage(str(tmp_path / "a.journal"))
     (tmp_path / "a.journal").chmod(0o664)
-    with pytest.raises(InvalidInput, match="other users can write to"):
+    with pytest.raises(InvalidInput, match=naming("other users")):
         open_storage(str(tmp_path / "a.journal"))
     open_storage(str(tmp_path / "a.journal"), must_exist=True)  # to look at it
 

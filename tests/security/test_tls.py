@@ -23,6 +23,7 @@ from malletrain.wire.messages import Standing
 from malletrain.wire.worker_client import DaemonUnreachable, PilotIdentity, WorkerClient
 from scripts.lab.ports import free_port
 from tests.api.house import Caller, House
+from tests.messages import naming
 from tests.security.two_users import ARRAYS, HIS, RUNNING, Site, name_of, node_of
 from tests.slurm.test_sbatch import GOOD, ask
 from tests.waiting import wait_until
@@ -176,7 +177,7 @@ def test_another_certificate_is_refused(
     url = proxy(house, ca.certify("head", "IP:127.0.0.1"))
     for trusted in (str(stranger.certificate), ""):  # another CA, the system's
         client = client_at(Address(url, ca=trusted), {"MUNGE_SOCKET": house.munge_socket})
-        with pytest.raises(DaemonUnavailable, match="check its certificate"):
+        with pytest.raises(DaemonUnavailable, match=naming("certificate")):
             client.jobs()
     worker = WorkerClient(url, PilotIdentity(1, 1, 1, 0, 0, "n0"), lambda: "none")
     with pytest.raises(DaemonUnreachable, match="CERTIFICATE_VERIFY_FAILED"):
@@ -216,17 +217,17 @@ def test_the_file_of_certificates_is_named_in_client_toml_and_reaches_the_pilots
     script = ask(GOOD).materialize(3, "https://head:8471", "/bin/python", environ).script.decode()
     assert f"  export MALLETRAIN_CA={ca.certificate}\n" in script
     assert "MALLETRAIN_CA" not in ask(GOOD).materialize(3, "http://h", "/bin/python", {}).script.decode()
-    with pytest.raises(InvalidBatch, match=r"MALLETRAIN_CA: 'ca\.pem' is not an absolute path"):
+    with pytest.raises(InvalidBatch, match=naming("MALLETRAIN_CA: 'ca.pem'", "absolute")):
         ask(GOOD).materialize(3, "https://h", "/bin/python", {"MALLETRAIN_CA": "ca.pem"})
     file.write_text("ca = 3\n")
-    with pytest.raises(AddressError, match="ca: must be text"):
+    with pytest.raises(AddressError, match=naming("ca:", "text")):
         read(file)
 
 
 def test_a_file_that_holds_no_certificate_is_named(tmp_path: Path) -> None:
-    with pytest.raises(WireError, match=r"nowhere\.pem: no file of certificates"):
+    with pytest.raises(WireError, match=r"nowhere\.pem: .*certificates"):
         client_context(str(tmp_path / "nowhere.pem"))
     empty = tmp_path / "empty.pem"
     empty.write_text("nothing\n")
-    with pytest.raises(WireError, match=r"empty\.pem: no file of certificates"):
+    with pytest.raises(WireError, match=r"empty\.pem: .*certificates"):
         client_context(str(empty))

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from malletrain.domain.errors import InvalidInput
 from malletrain.sizing.problem_file import parse
 from tests import forked_program
+from tests.messages import says
 
 GOOD: dict[str, Any] = {
     "horizon_s": 300,
@@ -105,7 +106,7 @@ def test_equal_problems_give_equal_bytes_in_any_process() -> None:
 def test_unknown_fields_are_warned_of_and_not_used() -> None:
     done = malletrain("plan", "-", text=json.dumps(GOOD | {"horizont": 3}))
     assert done.returncode == 0
-    assert "horizont is not understood" in done.stderr and done.stderr.count("\n") == 1
+    assert "horizont" in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_a_job_that_changes_often_is_not_resized_for_little() -> None:
@@ -124,9 +125,9 @@ def _job(**change: Any) -> dict[str, Any]:
     [
         ("not json", "not JSON"),
         ("[" * 100_000, "problem"),
-        ("[]", "must be an object"),
+        ("[]", "an object"),
         ("{}", "horizon_s is missing"),
-        ('{"nodes": 1, "nodes": 2}', "'nodes' is given twice"),
+        ('{"nodes": 1, "nodes": 2}', "'nodes'"),
         (json.dumps(GOOD | {"horizon_s": float("nan")}), "NaN"),
         (json.dumps(GOOD | {"horizon_s": -1}), "horizon_s"),
         (json.dumps(GOOD | {"nodes": 10**10}), "nodes"),
@@ -172,12 +173,12 @@ def test_refusal_is_one_line_and_status_2(tmp_path: Path) -> None:
     (tmp_path / "p.json").write_text(json.dumps(_job(min=9)))
     done = malletrain("plan", "p.json", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "malletrain: p.json: jobs[0]: job 'a': min: 9 is above max 8\n"
+    assert says(done.stderr, "malletrain: p.json: jobs[0]: job 'a': min: 9", "max 8")
     (tmp_path / "q.json").write_bytes(b"\xff\xfe{}")
     assert malletrain("plan", "q.json", cwd=tmp_path).returncode == 2
     assert malletrain("plan", "-", "--policy", "nope", text=json.dumps(GOOD)).returncode == 2
     unwritable = malletrain("plan", "-", "--write-lp", str(tmp_path / "no" / "x.lp"), text=json.dumps(GOOD))
-    assert unwritable.returncode == 2 and "cannot be written" in unwritable.stderr
+    assert unwritable.returncode == 2 and says(unwritable.stderr, tmp_path / "no" / "x.lp")
 
 
 json_values = st.recursive(
@@ -226,21 +227,22 @@ def test_fit_prints_the_curve() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "said"),
     [
-        ("", "-:1: the header must name the column nodes once"),
-        ("nodes,rate\n1,2\n", "-:1: the header must name the column samples_per_s once"),
-        ("nodes,samples_per_s\n1,2\n1,x\n", "-:3: samples_per_s: must be a number, not 'x'"),
-        ("nodes,samples_per_s\n1.5,2\n", "-:2: nodes: must be a whole number, not '1.5'"),
-        ("nodes,samples_per_s\n1\n", "-:2: has not as many fields as the header, 2"),
-        ("nodes,samples_per_s\n1,0\n", "-: no sample can be used (1 left out: the rate is not above zero)"),
-        ("nodes,samples_per_s\n", "-: no sample can be used (the file holds none)"),
+        ("", ("-:1:", "nodes")),
+        ("nodes,rate\n1,2\n", ("-:1:", "samples_per_s")),
+        ("nodes,samples_per_s\n1,2\n1,x\n", ("-:3: samples_per_s:", "'x'")),
+        ("nodes,samples_per_s\n1.5,2\n", ("-:2: nodes:", "'1.5'")),
+        ("nodes,samples_per_s\n1\n", ("-:2:", 2)),
+        ("nodes,samples_per_s\n1,0\n", ("-: no sample", "(1 left out:")),
+        ("nodes,samples_per_s\n", ("-: no sample", "none)")),
     ],
 )
-def test_fit_refuses_with_file_and_line(text: str, message: str) -> None:
+def test_fit_refuses_with_file_and_line(text: str, said: tuple[object, ...]) -> None:
     done = malletrain("fit", "-", text=text)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.replace("<stdin>", "-") == f"malletrain: {message}\n"
+    assert done.stderr.count("\n") == 1
+    assert says(done.stderr.replace("<stdin>", "-").removeprefix("malletrain: "), *said)
 
 
 def test_fit_refuses_sizes_that_are_none() -> None:

@@ -12,6 +12,7 @@ from malletrain.sizing.constrained import size_within_constraints
 from malletrain.sizing.constraints import cap, check
 from malletrain.sizing.problem import LinearLimit, Problem
 from malletrain.sizing.registry import policy
+from tests.messages import says
 from tests.sizing.problems import constrained, examples, job, shipped
 
 SHIPPED = [name for name in shipped() if name != "lp"]
@@ -33,7 +34,7 @@ def test_a_policy_that_knows_no_caps_is_cut_to_them() -> None:
     problem = Problem(300, 12, (job("a", 0, 8), job("b", 0, 8)), constraints=(cap("a's", ["a"], 2),))
     answer, put_off = size_within_constraints(policy("equal"), problem)
     assert (answer.sizes, put_off) == ({"a": 2, "b": 6}, ())
-    assert "cut to keep a's" in answer.reason
+    assert says(answer.reason, "a's")
 
 
 def test_shares_are_put_off_and_caps_never() -> None:

@@ -12,6 +12,7 @@ from malletrain.api.schemas import JobBody
 from malletrain.domain.job import Curve
 from malletrain.sizing.registry import policy
 from malletrain.slurm.site.site_facts import Harvest
+from tests.messages import naming
 from tests.world import RULES, START, World, event_of, job
 
 HOUR = 3600.0
@@ -57,16 +58,16 @@ def test_a_deadline_that_idle_nodes_can_keep_is_taken_and_its_nodes_come_before_
 
 def test_refused_with_the_reason() -> None:
     world = world_of(4)
-    with pytest.raises(Conflict, match="needs 5 nodes until then, more than are idle now and not promised"):
+    with pytest.raises(Conflict, match=naming("5 nodes", "idle")):
         ask(world, due(0.8))
     with pytest.raises(Conflict, match="late on 16 nodes too"):
         ask(world, due(0.2))
     with pytest.raises(Conflict, match="--total-samples"):
         ask(world, due(1.0).model_copy(update={"total_samples": None}))
     assert ask(world, due(1.0)) == 1
-    with pytest.raises(Conflict, match="needs 2 nodes until then, more than"):
+    with pytest.raises(Conflict, match=naming("2 nodes", "idle")):
         ask(world, due(2.0))
-    with pytest.raises(Conflict, match="promised to job 1"):
+    with pytest.raises(Conflict, match=naming("job 1")):
         ask(world, due(0.99, max_nodes=16, total_samples=WORK.total_samples * 0.2))  # type: ignore[operator]
     assert list(world.loop.views) == [1], "what is refused leaves nothing behind"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from scripts.lab import Lab
+from tests.messages import says
 
 FIXTURES = Path(__file__).parent / "fixtures"
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,4 +66,4 @@ def test_a_live_snapshot_and_a_live_doctor(any_lab: Lab, tmp_path: Path) -> None
     file.write_text('slurm.partition = "nowhere"\n')
     wrong = malletrain("doctor", "--config", str(file), env=lab.env)
     assert wrong.returncode == 1
-    assert "nowhere does not exist" in wrong.stdout
+    assert says(wrong.stdout, "nowhere", "exist")

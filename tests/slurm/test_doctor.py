@@ -15,6 +15,7 @@ from malletrain.slurm.command import Commands
 from malletrain.slurm.site import doctor, partition_checks, site_facts
 from malletrain.slurm.site.site_facts import Finding, Harvest, Level
 from scripts.lab import Change, Lab, LabConfig
+from tests.messages import says
 from tests.slurm.harvesting import Harvesting
 from tests.slurm.test_authority import HARVEST, accounted, commands_as
 from tests.slurm_fixtures import LabFactory
@@ -201,7 +202,7 @@ def test_fair_share_that_is_charged(accounted: Lab) -> None:
     finally:
         accounted.run(["sacctmgr", "-i", "modify", "qos", "harvest", "set", "UsageFactor=0"])
     assert only(examine(accounted, harvest=HARVEST), "costs its users no fair share").level is Level.OK
-    assert "qos" in only(examine(accounted, harvest=Harvest("harvest", "harvest")), "no QOS of their own").remedy
+    assert "qos" in only(examine(accounted, harvest=Harvest("harvest", "harvest")), "no QOS").remedy
 
 
 def test_a_qos_of_the_harvest_partition_in_which_pilots_do_not_start_or_are_not_preempted(accounted: Lab) -> None:
@@ -230,11 +231,11 @@ def test_limits_of_the_pilots_account_count_where_slurm_enforces_them(accounted:
         job = accounted.submit("sleep 300", *options, user="alice")
         accounted.wait_for(lambda: accounted.job(job)["Reason"].startswith("Assoc"), 90, "the job is held back")
         with accounted.changed(loosely, restart=True):
-            assert not [f for f in examine(accounted, harvest=HARVEST) if "account harvest has" in f.what]
+            assert not [f for f in examine(accounted, harvest=HARVEST) if says(f.what, "account harvest")]
             accounted.wait_for_state(job, "RUNNING")
     finally:
         accounted.run([*modify, "MaxJobs=-1", "GrpTRES=cpu=-1"])
-    assert not [f for f in examine(accounted, harvest=HARVEST) if "account harvest has" in f.what]
+    assert not [f for f in examine(accounted, harvest=HARVEST) if says(f.what, "account harvest")]
 
 
 @pytest.mark.nightly

@@ -19,6 +19,7 @@ from malletrain.slurm.submission import batch_request, directives
 from malletrain.slurm.submission.job_python import find
 from malletrain.slurm.submission.sbatch import NO_PYTHON_STATUS
 from malletrain.wire.address import Address
+from tests.messages import naming, says
 from tests.slurm.test_pilots import HELD
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,9 +70,9 @@ def test_one_with_torch_is_taken_before_one_without(tmp_path: Path, packaged: st
 
 
 def test_the_packages_own_python_is_never_taken_by_itself(tmp_path: Path, packaged: str) -> None:
-    with pytest.raises(InvalidInput, match="activate the environment") as refused:
+    with pytest.raises(InvalidInput, match=naming("--python:", "torch")) as refused:
         find({"PATH": str(Path(packaged).parent)})
-    assert f"{packaged}: has no torch" in str(refused.value)
+    assert f"{packaged}: " in str(refused.value)
     site = environment(tmp_path / "site", "echo plain")
     assert find({"PATH": ""}, site=site) == site
     assert find({"PATH": ""}, packaged, site) == packaged
@@ -106,13 +107,13 @@ def test_a_node_without_it_says_so(tmp_path: Path) -> None:
     assert done.stderr.decode() == f"malletrain: n3 has no {python}: see mtbatch --python\n"
     ended = end_state(HELD._replace(state="FAILED", exit_code=f"{NO_PYTHON_STATUS}:0"))
     assert ended.state is SlurmState.FAILED
-    assert ended.detail.startswith("no Python for it on the node (mtbatch --python)")
+    assert says(ended.detail, "no Python", "(mtbatch --python)")
 
 
 @pytest.mark.parametrize(
     ("srun", "level", "said"),
     [
-        ("exit 0", Level.OK, "tried on a node"),
+        ("exit 0", Level.OK, "tried"),
         (
             "echo 'slurmstepd: error: execve(): /x/python: No such file or directory' >&2; exit 2",
             Level.ERROR,
@@ -132,7 +133,7 @@ def test_a_node_without_it_says_so(tmp_path: Path) -> None:
         ("echo 'slurmstepd: error: exec: Exec format error' >&2; exit 8", Level.ERROR, "Exec format"),
         ("echo 'srun: error: n1: task 0: Illegal instruction' >&2; exit 132", Level.ERROR, "Illegal instruction"),
         ("echo 'ImportError: /x/_ssl.so: undefined symbol: EVP_MD' >&2; exit 1", Level.ERROR, "undefined symbol"),
-        ("echo 'srun: error: Unable to allocate resources' >&2; exit 1", Level.WARNING, "could not be tried"),
+        ("echo 'srun: error: Unable to allocate resources' >&2; exit 1", Level.WARNING, "not be tried"),
     ],
 )
 def test_doctor_tries_the_sites_python_on_a_node(tmp_path: Path, srun: str, level: Level, said: str) -> None:

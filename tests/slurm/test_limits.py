@@ -8,9 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from malletrain.daemon.site_watch import COUNT_S, SiteWatch
 from malletrain.domain.errors import ClusterUnavailable
 from malletrain.slurm.command import Commands
-from malletrain.slurm.site.held_task_limits import JOB_COUNT_REFRESH_S, KnownJobs, count_jobs, why_full
+from malletrain.slurm.site import site_facts
+from malletrain.slurm.site.held_task_limits import count_jobs, why_full
+from tests.messages import naming, says
 
 
 @st.composite
@@ -38,14 +41,14 @@ def test_no_answer_is_taken_for_what_it_is_not(text: str) -> None:
     try:
         counted = count_jobs(text)
     except ClusterUnavailable as error:
-        assert "is not a job id" in str(error)
+        assert says(error, "squeue", "job id")
     else:
         assert counted >= len(text.split())
 
 
 @pytest.mark.parametrize("row", ["7_[0-9", "7x", "7_[a]", "slurm_load_jobs", "7 _3"])
 def test_half_a_row_is_no_row(row: str) -> None:
-    with pytest.raises(ClusterUnavailable, match="is not a job id"):
+    with pytest.raises(ClusterUnavailable, match=naming("squeue", "job id")):
         count_jobs(row)
 
 
@@ -65,10 +68,12 @@ class Silent(Commands):
 
 def test_ended_jobs_count_too_and_slurm_is_asked_seldom() -> None:
     now = 100.0
-    known = KnownJobs(Silent("7\n8_[0-9]\n", None), lambda: now)
-    assert [known.count(at_least) for at_least in (3, 20)] == [11, 20]
-    now += JOB_COUNT_REFRESH_S
-    assert known.count(3) == 3, "without an answer, those that are seen"
+    facts = site_facts.parse("SLURM_VERSION = 22.05.8\nClusterName = c\nMaxJobCount = 12\n", "")
+    site = SiteWatch(Silent("7\n8_[0-9]\n", None), site_facts.Harvest("harvest"), facts, lambda: now)
+    for seen, counted in ((3, 11), (20, 20)):
+        assert f"Slurm has {counted} of at most 12" in site.why_no_more_tasks(seen)
+    now += COUNT_S
+    assert not site.why_no_more_tasks(3), "without an answer, those that are seen"
 
 
 @pytest.mark.parametrize(("known", "most", "full"), [(8999, 10000, False), (9000, 10000, True), (5, 0, False)])

@@ -8,6 +8,7 @@ from malletrain.api.explain import explain, is_main_job, main_job_of
 from malletrain.domain.event import Event, MainJobMet, WorkerLeft
 from malletrain.loop.trackers import main_jobs
 from scripts.lab import Lab
+from tests.messages import says
 from tests.slurm import harvesting
 from tests.slurm.harvesting import Harvesting
 from tests.waiting import Gate
@@ -76,7 +77,7 @@ def test_each_preempted_pilot_counts_also_those_that_are_requeued_meanwhile(
     assert told[0].startswith(f"main job {job} of bob, submitted ")
     lines = [line for line in told if "was preempted on" in line]
     assert {word.rstrip(",") for line in lines for word in line.split() if word.rstrip(",") in n} == {*n[:5]}
-    assert all("which it has since" in line for line in lines)
+    assert all(says(line, "since") for line in lines)
     for event in harvest.events("main_met"):
         assert isinstance(event.payload, MainJobMet)
         assert event.payload.user == "bob"
@@ -105,4 +106,4 @@ def test_a_main_job_that_began_and_ended_between_two_looks_is_told_of(
     assert isinstance(event.payload, MainJobMet)
     assert (event.node, event.payload.user, event.payload.preempted) == (n[0], "bob", True)
     told = explain(f"main-job {job}", {}, None, None, named())
-    assert f"was preempted on {n[0]}, which it has since " in told[1]
+    assert says(told[1], "preempted", f"{n[0]},", "since")

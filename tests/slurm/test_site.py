@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.slurm.formats import sdiag, squeue, text
-from malletrain.slurm.site import partition_checks, site_facts
+from malletrain.slurm.site import held_task_limits, partition_checks, site_facts
 from malletrain.slurm.site.site_facts import Harvest, Level, SiteFacts
 from tests.conftest import DATA
 
@@ -33,7 +33,7 @@ def test_recorded_configurations(version: str) -> None:
     assert found.preempt_type.endswith("partition_prio")
     assert found.over_time_limit_s == 0
     assert not found.accounting
-    assert found.max_array_size > 1
+    assert held_task_limits.limits_of(found.words).max_array_size > 1
     harvest = found.partitions["harvest"]
     assert (harvest.preempt_mode, harvest.max_time_s, len(harvest.nodes)) == ("REQUEUE", 3600.0, 8)
     assert partition_checks.check_harvest_partition(found, Harvest("harvest")) == ()
@@ -80,15 +80,15 @@ def having(**changes: object) -> SiteFacts:
 @pytest.mark.parametrize(
     ("found", "level", "said"),
     [
-        (replace(BASE, partitions={}), Level.ERROR, "does not exist (there are: none)"),
-        (having(nodes=frozenset()), Level.ERROR, "has no nodes"),
+        (replace(BASE, partitions={}), Level.ERROR, "are: none)"),
+        (having(nodes=frozenset()), Level.ERROR, "no nodes"),
         (having(state="DOWN"), Level.ERROR, "is DOWN"),
-        (having(preempt_mode="OFF"), Level.ERROR, "are not preempted"),
-        (having(preempt_mode="SUSPEND"), Level.ERROR, "are not preempted"),
-        (having(tier=100), Level.ERROR, "does not go before it"),
-        (having(max_time_s=60.0), Level.ERROR, "no pilot can train"),
+        (having(preempt_mode="OFF"), Level.ERROR, "not preempted"),
+        (having(preempt_mode="SUSPEND"), Level.ERROR, "not preempted"),
+        (having(tier=100), Level.ERROR, "go before"),
+        (having(max_time_s=60.0), Level.ERROR, "no pilot"),
         (having(grace_s=300.0), Level.WARNING, "GraceTime"),
-        (having(nodes=frozenset({"other"})), Level.WARNING, "nothing to harvest"),
+        (having(nodes=frozenset({"other"})), Level.WARNING, "to harvest"),
         (replace(BASE, preempt_type=""), Level.ERROR, "preempts nothing"),
         (replace(BASE, preempt_type="preempt/none"), Level.ERROR, "preempts nothing"),
         (replace(BASE, preempt_mode="OFF"), Level.ERROR, "preempts nothing"),

@@ -13,6 +13,7 @@ from malletrain.domain.event import Event, PoolCounted
 from malletrain.store.errors import StoreError
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.upkeep import Upkeep
+from tests.messages import naming, says
 
 PAGE = 4096
 
@@ -46,7 +47,7 @@ def test_no_damage_is_read_as_something_else(tmp_path: Path) -> None:
         try:
             assert fold(path) == 3000, f"page {page}"
         except StoreError as error:
-            assert "restore the last backup" in str(error), str(error)
+            assert says(" ".join(str(error).split()), path, "backup"), str(error)
             refused += 1
         for left in tmp_path.glob("damaged.db*"):
             left.unlink()
@@ -56,8 +57,8 @@ def test_no_damage_is_read_as_something_else(tmp_path: Path) -> None:
 def test_a_file_cut_short_or_of_another_kind_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path / "journal.db")
     os.truncate(path, path.stat().st_size // 2)
-    with pytest.raises(StoreError, match="restore the last backup"):
+    with pytest.raises(StoreError, match=naming(path, "backup")):
         fold(path)
     path.write_text("not a database at all, but text that is longer than SQLite's header of a hundred bytes" * 9)
-    with pytest.raises(StoreError, match="restore the last backup"):
+    with pytest.raises(StoreError, match=naming(path, "backup")):
         fold(path)

@@ -28,6 +28,7 @@ from malletrain.loop.ledger import Ledger
 from malletrain.store.database import file_system_of
 from malletrain.store.errors import JournalInUse, StoreError
 from malletrain.store.journal import SqliteJournal
+from tests.messages import naming
 from tests.store.folded_anew import fold_anew
 from tests.world import data_of, event_of
 
@@ -85,7 +86,7 @@ def test_only_one_process_writes(tmp_path: Path) -> None:
 
 
 def test_a_second_writer_in_one_process_is_refused_too(tmp_path: Path) -> None:
-    with SqliteJournal(tmp_path / "j.db"), pytest.raises(JournalInUse, match="stop it first"):
+    with SqliteJournal(tmp_path / "j.db"), pytest.raises(JournalInUse, match=naming(os.getpid())):
         SqliteJournal(tmp_path / "j.db")
 
 
@@ -158,7 +159,7 @@ def test_a_closed_journal_says_so(tmp_path: Path) -> None:
     journal = SqliteJournal(tmp_path / "j.db")
     journal.close()
     journal.close()
-    with pytest.raises(StoreError, match="is closed"):
+    with pytest.raises(StoreError, match=naming(tmp_path / "j.db")):
         journal.append([event_of(1.0, "pool")])
 
 
@@ -177,7 +178,7 @@ def test_someone_else_lock_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         journal.append([event_of(1.0, "pool")])
         admin = sqlite3.connect(tmp_path / "j.db", isolation_level=None)
         admin.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StoreError, match="another program has it open"):
+        with pytest.raises(StoreError, match=naming(tmp_path / "j.db", "database is locked")):
             journal.append([event_of(1.0, "pool")])
         admin.execute("ROLLBACK")
         admin.close()
@@ -185,10 +186,10 @@ def test_someone_else_lock_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_missing_folder_and_a_damaged_file_are_told(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="no such folder: create it"):
+    with pytest.raises(StoreError, match=naming(tmp_path / "nowhere", "0750")):
         SqliteJournal(tmp_path / "nowhere" / "j.db")
     (tmp_path / "j.db").write_bytes(b"this is no database, it is a text of some length" * 100)
-    with pytest.raises(StoreError, match="restore the last backup"):
+    with pytest.raises(StoreError, match=naming(tmp_path / "j.db", "backup")):
         SqliteJournal(tmp_path / "j.db")
     (tmp_path / "link.db").symlink_to(tmp_path / "target.db")
     with pytest.raises(StoreError, match=r"link\.db"):
@@ -237,9 +238,9 @@ def test_a_field_of_a_newer_release_is_passed_over(tmp_path: Path) -> None:
     ("kind", "data", "fault"),
     [
         ("breaker", "{}", "open: missing"),
-        ("breaker", '{"open":1}', "open: must be true or false"),
-        ("samples", '{"nodes":"many"}', "nodes: must be a number, not 'many'"),
-        ("intent", '{"type":"promote"}', "type: 'promote' is no action"),
+        ("breaker", '{"open":1}', "open: .*true"),
+        ("samples", '{"nodes":"many"}', "nodes: .*'many'"),
+        ("intent", '{"type":"promote"}', "type: 'promote'"),
         ("intent", '{"type":"leave","job_id":1,"pilot":"7_0","node":"n0"}', "cause: missing"),
     ],
 )

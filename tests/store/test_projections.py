@@ -21,6 +21,7 @@ from malletrain.store.database import reader_engine
 from malletrain.store.folding import days
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.views import StoreViews
+from tests.messages import says
 from tests.store.folded_anew import PROJECTIONS, fold_anew
 from tests.world import announced, data_of, event_of
 
@@ -117,7 +118,7 @@ def test_a_refusal_of_slurms_is_the_jobs_reason_until_it_is_over(journal: Sqlite
     journal.append([job(), tasks(7, 4), ev(2, "starts_refused", reason="Invalid user id", refused=True)])
     refused = views.job(1)
     assert refused is not None
-    assert refused.reason == "Slurm refuses its pilots: Invalid user id"
+    assert refused.reason.endswith(": Invalid user id")
     journal.append([ev(3, "starts_refused", refused=False)])
     fold_anew(journal)
     accepted = views.job(1)
@@ -343,7 +344,8 @@ def test_where_a_worker_makes_no_step_is_in_the_jobs_row_until_it_goes_on_or_is_
         place = "train.py:57 in load: `sock.recv(9)`"
         ledger.apply(journal.append([job(1), ev(22, "worker_stuck", "7_1", "n001", worker="7_1.0", place=place)]))
         (row,) = views.jobs()
-        assert row.reason == ledger.views()[1].reason == f"7_1.0 makes no step: it is at {place}"
+        assert row.reason == ledger.views()[1].reason
+        assert says(row.reason, "7_1.0", place)
         ledger.apply(journal.append([ev(22, "worker_lost", "7_2", "n002", worker="7_2.0", how="another one")]))
         assert views.jobs()[0].reason
         ledger.apply(journal.append([over]))
@@ -368,7 +370,7 @@ def test_what_a_check_of_its_script_found_is_in_the_jobs_row(tmp_path: Path) -> 
     assert first is not None and second is not None and third is not None
     assert (first.check_verdict, first.check_text, first.check_digest) == ("different", text, digest)
     assert first.fixed_nodes == 2
-    assert first.reason.startswith("stays at 2 nodes, or none: its script trains otherwise at other sizes")
+    assert says(first.reason, "2 nodes", "script")
     assert (second.trusted, second.check_verdict, second.fixed_nodes, second.reason) == (True, "different", None, "")
     assert (third.check_verdict, third.fixed_nodes) == ("", None)
     assert alike is not None

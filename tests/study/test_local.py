@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from malletrain.study import storage
+from tests.messages import says
 from tests.study.tiny import HEAD, OBJECTIVE, call, command, ended, environment, rows, write
 
 
@@ -78,7 +79,7 @@ BROKEN = """
 def objective(trial):
     n = trial.number
     if n == 0:
-        raise RuntimeError("a fault of mine")
+        raise RuntimeError("mine")
     if n == 1:
         return float("nan")
     if n == 2:
@@ -98,14 +99,14 @@ def test_what_is_wrong_is_said_at_once_and_the_study_goes_on(tmp_path: Path) -> 
     path = write(tmp_path, HEAD, BROKEN)
     done = call("run", path, "--trials", "2", "--local", "--concurrent", "1")
     assert done.returncode == 0, done.stderr
-    assert "trial 0 user error: RuntimeError: a fault of mine" in done.stderr
-    assert "trial 1 user error: the objective returned nan" in done.stderr
-    assert "trial 2 user error: the objective returned 'high', which is no number" in done.stderr
+    assert "trial 0 user error: RuntimeError: mine" in done.stderr
+    assert says(done.stderr, "trial 1 user error:", "nan")
+    assert says(done.stderr, "trial 2 user error:", "'high'")
     assert "trial 3 user error: ModuleNotFoundError: No module named 'there_is_no_such_module'" in done.stderr
     assert "trial 4 never reported 'other'" in done.stderr
     assert ended(path) == {"user_error": 4, "completed": 2}
     faulty = rows(path)
-    assert 'raise RuntimeError("a fault of mine")' in faulty[0]["traceback"]
+    assert 'raise RuntimeError("mine")' in faulty[0]["traceback"]
     assert "import there_is_no_such_module" in faulty[3]["traceback"]
     assert all(row["repeats"] is None for row in faulty), "a fault of one's own is not tried again"
 
@@ -141,8 +142,7 @@ def test_a_study_that_always_fails_stops(tmp_path: Path) -> None:
     path = write(tmp_path, HEAD, "def objective(trial):\n    return study.train(trial, 'gone.py')\n")
     done = call("run", path, "--trials", "100", "--local")
     assert done.returncode == 1
-    assert "5 trials in a row failed by their own fault" in done.stderr
-    assert "there is no script" in done.stderr
+    assert says(done.stderr, "5 trials", f"train: there is no script {path.parent / 'gone.py'}")
     assert set(ended(path)) <= {"user_error", "waiting", "interrupted"}
 
 
@@ -193,7 +193,7 @@ def test_ctrl_c_ends_in_order_and_leaves_nothing_running(tmp_path: Path) -> None
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=120)
     assert process.returncode == 1
-    assert "0 of 2 trials have an answer: run it again to continue" in said
+    assert "0 of 2 trials" in said
     assert ended(path) == {"interrupted": 1, "waiting": 1}
     assert trainings(tmp_path) == []
 
@@ -211,7 +211,7 @@ def test_two_runs_of_one_study_do_not_mix(tmp_path: Path) -> None:
             time.sleep(0.05)
         second = call("run", path, "--trials", "1", "--local")
         assert second.returncode == 1
-        assert f"process {first.pid} on {os.uname().nodename} runs this study already" in second.stderr
+        assert says(second.stderr, first.pid, os.uname().nodename)
     finally:
         first.kill()
         first.wait()

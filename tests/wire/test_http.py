@@ -14,6 +14,7 @@ import pytest
 from malletrain.wire.errors import WireError
 from malletrain.wire.http import DaemonRefused, DaemonUnavailable, Http
 from scripts.lab.ports import free_port
+from tests.messages import naming
 
 Answer = Callable[[socket.socket, bytes], None]
 
@@ -143,11 +144,11 @@ def test_a_token_that_has_run_out_is_renewed_once(server: RawServer, client: Htt
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ({"error": "job 3 belongs to bob"}, "job 3 belongs to bob"),
+        ({"error": "job 3 is bob's"}, "job 3 is bob's"),
         ({"error": "two\nlines \x1b[31mred"}, "two lines  [31mred"),
-        (b"<html>not found</html>", "is that malletraind?"),
-        ([], "is that malletraind?"),
-        (b"[" * 100_000, "is that malletraind?"),
+        (b"<html>not found</html>", "malletraind?"),
+        ([], "malletraind?"),
+        (b"[" * 100_000, "malletraind?"),
     ],
 )
 def test_refusals_become_one_line(server: RawServer, client: Http, body: Any, words: str) -> None:
@@ -164,7 +165,7 @@ def test_an_answer_that_is_no_object_is_told(server: RawServer, client: Http, bo
     if body == b"":
         assert client.get("/v1/jobs") == {}
         return
-    with pytest.raises(DaemonUnavailable, match="is that malletraind"):
+    with pytest.raises(DaemonUnavailable, match=naming("malletraind?")):
         client.get("/v1/jobs")
 
 
@@ -204,7 +205,7 @@ def test_a_silent_daemon_is_given_up(server: RawServer, client: Http) -> None:
         done.wait(60)
 
     server.answers += [SESSION, wait]
-    with pytest.raises(DaemonUnavailable, match="no answer in time"):
+    with pytest.raises(DaemonUnavailable, match=naming("no answer")):
         client.get("/v1/jobs")
     done.set()
 
@@ -222,15 +223,15 @@ def test_a_dripping_daemon_is_given_up(server: RawServer, client: Http) -> None:
 
     client._timeout_s = 2.0
     server.answers += [SESSION, drip]
-    with pytest.raises(DaemonUnavailable, match="no answer in time"):
+    with pytest.raises(DaemonUnavailable, match=naming("no answer")):
         client.get("/v1/jobs")
     done.set()
 
 
 def test_nobody_there(munged: str) -> None:
     for url, words in (
-        (f"http://127.0.0.1:{free_port()}", "nothing listens there: is malletraind running"),
-        ("http://no-such-host.invalid:1", "name is not known"),
+        (f"http://127.0.0.1:{free_port()}", "malletraind running"),
+        ("http://no-such-host.invalid:1", "name is"),
     ):
         with closing(Http(url, munge_socket=munged)) as client, pytest.raises(DaemonUnavailable, match=words):
             client.get("/v1/jobs")

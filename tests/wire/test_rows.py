@@ -21,6 +21,7 @@ from malletrain.wire.rows import (
     StatusRow,
     UsageRow,
 )
+from tests.messages import naming
 
 KINDS = [PilotRow, JobRow, NodeRow, PoolRow, EventRow, DecisionRow, StatusRow, UsageRow]
 
@@ -81,17 +82,17 @@ def test_a_key_of_another_type_is_named(row: Row, key: str, value: Any) -> None:
 def test_newer_and_older_daemons_are_understood() -> None:
     row = NodeRow.from_json({"name": "n1", "state": "idle", "colour_of_2030": "green"})
     assert row == NodeRow("n1", "idle")
-    with pytest.raises(BadRow, match=r"NodeRow\.state: missing; daemon and command are of different releases"):
+    with pytest.raises(BadRow, match=naming("NodeRow.state:", "releases")):
         NodeRow.from_json({"name": "n1"})
 
 
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ([], "NodeRow: must be an object"),
-        ({"name": 1, "state": "idle"}, "NodeRow.name: must be text"),
-        ({"name": "n1", "state": "idle", "job": True}, "NodeRow.job: must be a number, not True"),
-        ({"name": "n1", "state": "idle", "until": "soon"}, "NodeRow.until: must be a number, not 'soon'"),
+        ([], "NodeRow: "),
+        ({"name": 1, "state": "idle"}, "NodeRow.name: "),
+        ({"name": "n1", "state": "idle", "job": True}, "not True"),
+        ({"name": "n1", "state": "idle", "until": "soon"}, "not 'soon'"),
     ],
 )
 def test_the_fault_is_named(body: Any, words: str) -> None:

@@ -21,8 +21,15 @@ from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.session import Session
 
 #: The fields of TrainerState that newcomers receive.
-_STATE = ("global_step", "best_metric", "best_global_step", "best_model_checkpoint", "num_input_tokens_seen",
-          "total_flos", "log_history")  # fmt: skip
+_STATE = (
+    "global_step",
+    "best_metric",
+    "best_global_step",
+    "best_model_checkpoint",
+    "num_input_tokens_seen",
+    "total_flos",
+    "log_history",
+)
 
 
 class ElasticTrainer(Led, Trainer):

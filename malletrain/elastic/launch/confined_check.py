@@ -81,11 +81,9 @@ def run(folder: str, seen: str, seconds: float, most_bytes: int, command: Sequen
     if not _confine_writes(library, folder):
         return CheckAnswer("undecided", "this node cannot keep a check from the job's files (Landlock, Linux 5.13)")
     output, errors = Path(folder) / "found", Path(folder) / "errors"
+    check = ["nice", "-n", str(NICE), sys.executable, *_COMMAND, *command]
     with output.open("wb") as out, errors.open("wb") as err:
-        process = subprocess.Popen(
-            ["nice", "-n", str(NICE), sys.executable, *_COMMAND, *command],
-            stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=work,
-        )  # fmt: skip
+        process = subprocess.Popen(check, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=work)
     try:
         beyond = _watch(process, seconds, most_bytes)
     finally:

@@ -187,12 +187,12 @@ def last_words(environ: Mapping[str, str], began: float) -> str:
 
 
 def _file_of(environ: Mapping[str, str]) -> Path | None:
-    job = environ.get("SLURM_JOB_ID", "")
+    job, null = environ.get("SLURM_JOB_ID", ""), subprocess.DEVNULL
+    ask = ["scontrol", "show", "job", job]
     try:
-        shown = subprocess.run(
-            ["scontrol", "show", "job", job], env=dict(environ), stdin=subprocess.DEVNULL, capture_output=True,
-            text=True, errors="replace", timeout=SCONTROL_LIMIT_S, check=False,
-        ).stdout  # fmt: skip
+        shown = subprocess.check_output(
+            ask, env=environ, stdin=null, stderr=null, errors="replace", timeout=SCONTROL_LIMIT_S
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     found = _STDERR.search(shown)

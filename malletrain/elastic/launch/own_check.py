@@ -232,18 +232,16 @@ def checked(
     began: Callable[[subprocess.Popen[bytes]], None] = lambda process: None,
 ) -> CheckAnswer:
     """Check a script in a process of its own, with which `began` is called, in this environment."""
-    if not Path(running.script).is_file():
-        return CheckAnswer(
-            "undecided", f"{Path(running.script).name or 'what runs'} is no file that can be run again"
-        )
+    script = Path(running.script)
+    if not script.is_file():
+        return CheckAnswer("undecided", f"{script.name or 'what runs'} is no file that can be run again")
     with tempfile.TemporaryDirectory(prefix="malletrain-check-", ignore_cleanup_errors=True) as folder:
         bounds = [folder, running.folder, str(CHECK_LIMIT_S), str(int(MEMORY_SHARE * memory_left()))]
         own = {**environ, "TMPDIR": folder, "MPLCONFIGDIR": folder, "TORCHINDUCTOR_CACHE_DIR": f"{folder}/compiled"}
-        process = subprocess.Popen(
-            [running.python, "-P", "-m", "malletrain.elastic.launch.confined_check", *bounds, running.script,
-             *_absolute(running)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=own, start_new_session=True,
-        )  # fmt: skip
+        check = [running.python, "-P", "-m", "malletrain.elastic.launch.confined_check", *bounds]
+        check += [running.script, *_absolute(running)]
+        null, pipe = subprocess.DEVNULL, subprocess.PIPE
+        process = subprocess.Popen(check, stdin=null, stdout=pipe, stderr=pipe, env=own, start_new_session=True)
         began(process)
         try:
             said, errors = process.communicate(timeout=CHECK_LIMIT_S + 60.0)

@@ -35,12 +35,15 @@ START_TIMEOUT_S = 300.0
 #: Exit status of a process that ends because another one of its node is lost.
 PEER_LOST_STATUS = 1
 
-
 #: Environment variables that together identify this pilot's part of this node.
 _PILOT_VARIABLES = (
-    "SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_STEP_ID", "SLURMD_NODENAME", "MALLETRAIN_PART",
+    "SLURM_JOB_ID",
+    "SLURM_RESTART_COUNT",
+    "SLURM_STEP_ID",
+    "SLURMD_NODENAME",
+    "MALLETRAIN_PART",
     "TORCHELASTIC_RUN_ID",
-)  # fmt: skip
+)
 
 
 def meeting_name(environ: Mapping[str, str]) -> str:

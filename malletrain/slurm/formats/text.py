@@ -151,6 +151,19 @@ def reservations(text: str) -> list[Reservation]:
     return rows
 
 
+def leaf_of_each(printed: str) -> dict[str, str]:
+    """`scontrol show topology`: the leaf of each node. A leaf is a switch of level 0, or a block; a node of several
+    leaves is in the first. Empty where Slurm has no topology ("No topology information available"). Raises
+    `InvalidInput`: a leaf whose nodes cannot be read."""
+    found: dict[str, str] = {}
+    for line in printed.splitlines():
+        record = f" {line.strip()}"
+        if name := word(record, "SwitchName" if word(record, "Level") == "0" else "BlockName"):
+            for node in hostlist.expand(word(record, "Nodes"), f"scontrol show topology ({name})"):
+                found.setdefault(node, name)
+    return found
+
+
 def partitions(text: str) -> dict[str, Mapping[str, str]]:
     """`scontrol show partition [-o]`: the words of each partition, by name."""
     found: dict[str, Mapping[str, str]] = {}

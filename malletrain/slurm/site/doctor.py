@@ -312,8 +312,9 @@ def _backfill(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterato
 
 def _headroom(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
     known = held_task_limits.known_jobs(commands)
-    share = known / max(1, facts.max_job_count)
-    said = f"{known} of at most {facts.max_job_count} jobs (MaxJobCount)"
+    most = held_task_limits.limits_of(facts.words).max_job_count
+    share = known / max(1, most)
+    said = f"{known} of at most {most} jobs (MaxJobCount)"
     if share > 0.8:
         yield Finding(
             ERROR if share > 0.95 else WARNING,
@@ -326,7 +327,7 @@ def _headroom(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterato
 
 def _arrays(facts: SiteFacts) -> Iterator[Finding]:
     limits = held_task_limits.limits_of(facts.words)
-    if facts.max_array_size < 2 or limits.why == "max_array_tasks=0":
+    if limits.max_array_size < 2 or limits.why == "max_array_tasks=0":
         yield Finding.error(f"job arrays are off ({limits.why}): pilots are tasks of one", "raise it in slurm.conf")
     elif limits.most_tasks < FEW_TASKS:
         yield Finding.warning(

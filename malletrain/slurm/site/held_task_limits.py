@@ -4,7 +4,7 @@ every submission, main jobs included; sbatch then tries again for minutes."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from malletrain.domain.errors import ClusterUnavailable, MalletrainError
@@ -17,9 +17,6 @@ MAX_SHARE_PER_JOB = 0.05
 
 #: Share of MaxJobCount from which on no more tasks are submitted.
 FULL_QUEUE_SHARE = 0.9
-
-#: Seconds between two counts of the jobs in slurmctld.
-JOB_COUNT_REFRESH_S = 30.0
 
 #: A job, a task, a component of a hetjob, or the waiting rest of an array.
 _ID = re.compile(r"\d+(?:[_+]\d+|_(?P<tasks>\[[\d,:%.-]+\]))?")
@@ -78,26 +75,6 @@ def known_jobs(commands: Commands) -> int:
     100 left no room for 50 more). Raises `ClusterUnavailable`: Slurm does not answer, or the answer cannot be parsed.
     """
     return count_jobs(commands.ask(["squeue", "-a", "-h", "-t", "all", "-o", "%i"]))
-
-
-class KnownJobs:
-    """`known_jobs`, asked at most every JOB_COUNT_REFRESH_S seconds. `elapsed`: a monotonic clock, in seconds."""
-
-    def __init__(self, commands: Commands, elapsed: Callable[[], float]) -> None:
-        self._commands = commands
-        self._elapsed = elapsed
-        self._asked_at = float("-inf")
-        self._known = 0
-
-    def count(self, at_least: int) -> int:
-        """The number of jobs: `at_least` (those in the present snapshot) where Slurm does not answer."""
-        if self._elapsed() - self._asked_at >= JOB_COUNT_REFRESH_S:
-            self._asked_at = self._elapsed()
-            try:
-                self._known = known_jobs(self._commands)
-            except ClusterUnavailable:
-                self._known = 0
-        return max(at_least, self._known)
 
 
 def count_jobs(ids: str) -> int:

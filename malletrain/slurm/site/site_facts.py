@@ -147,8 +147,6 @@ class SiteFacts:
     over_time_limit_s: float
     bf_interval_s: float
     bf_max_job_test: int
-    max_job_count: int
-    max_array_size: int
     min_job_age_s: float
     preempt_type: str
     preempt_mode: str
@@ -329,8 +327,6 @@ def parse(config_text: str, partitions_text: str) -> SiteFacts:
         # Defaults as in slurm.conf(5), SchedulerParameters.
         bf_interval_s=scalars.number(scheduler.get("bf_interval", ""), 30),
         bf_max_job_test=scalars.number(scheduler.get("bf_max_job_test", ""), 500),
-        max_job_count=scalars.number(config.get("MaxJobCount", ""), 10000),
-        max_array_size=scalars.number(config.get("MaxArraySize", ""), 1001),
         min_job_age_s=scalars.number(config.get("MinJobAge", ""), 300),
         preempt_type=config.get("PreemptType", ""),
         preempt_mode=config.get("PreemptMode", ""),

@@ -12,6 +12,7 @@ from malletrain.sizing.deadlines import SLACK_FACTOR, satisfactory_share, shares
 from malletrain.sizing.papers.deadline import Deadline
 from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.problem import Due, JobDemand, Problem
+from tests.messages import says
 from tests.sizing.problems import examples, job, problems
 
 LINEAR = Curve.linear(16, 10.0)  # ten samples a second and node
@@ -44,14 +45,14 @@ def test_who_has_a_deadline_has_its_nodes_and_the_rest_is_shared_best() -> None:
     assert "4 nodes" in answer.reason
     assert Exact().size(Problem(300.0, 10, (first, other))).sizes["a"] == 0
     none = Deadline().size(Problem(300.0, 10, (due("a", 1.0, 4000.0), other)))
-    assert "too late at any size" in none.reason
+    assert says(none.reason, "late")
 
 
 def test_when_nodes_are_few_the_earliest_keeps_its_own() -> None:
     early, late = due("early", 110.0, 4000.0, weight=0.01), due("late", 220.0, 8000.0, weight=0.01)
     answer = Deadline().size(Problem(300.0, 6, (early, late, job("c", 0, 16, LINEAR))))
     assert answer.sizes["early"] >= 4
-    assert "job 'late': 4 nodes, more than earlier deadlines leave" in answer.reason
+    assert says(answer.reason, "job 'late': 4 nodes")
 
 
 @examples(100)
