@@ -197,12 +197,11 @@ def caps_of_doubtful(draft: Draft) -> dict[int, int]:
         waits = any(pilot.phase is PilotPhase.RELEASED for pilot in view.staying)
         if job in fails_now or waits or has + view.held_count < view.job.min_nodes:
             continue
-        doubt, unfit = doubtful[job], draft.barred(job)
+        doubt, usable = doubtful[job], sorted(left - draft.barred(job))
         demand = _demand(draft, view, draft.situation.known.get(job, _UNKNOWN))
         larger = [size for size in demand.sizes or range(demand.max + 1) if size > has and view.job.permits(size)]
         again = [size for size in larger if size <= doubt.begun]
         wanted = (again[-1] if again else has if doubt.rests or not larger else larger[0]) - has
-        usable = sorted(left - unfit)
         if wanted <= len(usable):
             caps[job] += wanted
             left.difference_update(usable[:wanted])

@@ -62,10 +62,10 @@ class Step:
             raise ElasticError("s.step() belongs into the body of `for batch in s.batches()`, once for each batch")
         if r.reducer.phase is not GradientPhase.NONE or r.gathers.calls:
             raise ElasticError(
-                "backward(), s.gather() or s.mean() came before `with s.step():` in the body of the loop, which is "
-                "the step itself where there is no such block: put them into the block"
+                "backward(), s.gather() or s.mean() came before `with s.step():` in the body: put them into the block"
             )
         self.is_block = True
+        r.invariants.follow_script()
         seed_all(mix(r.sampler.seed, r.position.step, r.committer.world.rank))
         self._take()
         return self
@@ -113,6 +113,7 @@ class Step:
         """Called at the end of backward: every member has the sums, or will get them, so the step stands."""
         r = self._runtime
         r.lifecycle.step_began = None
+        r.invariants.follow_script()  # which may have unfrozen parameters in the body
         r.position.step += 1
         self._taken = r.reducer.batch if r.streams is None else r.streams.taken
         r.position.cursor += self._taken
@@ -144,6 +145,8 @@ class Step:
         made = self._backwards - r.reducer.passes_left
         aborted, has_begun = r.reducer.aborted, r.reducer.phase is not GradientPhase.NONE or bool(r.gathers.calls)
         r.reducer.disarm()
+        if isinstance(aborted, LayoutChanged):
+            r.invariants.lay_out_again()
         if not r.committed and (error is not None or aborted is not None or left):
             if self._copy is not None:
                 r.state.restore(*self._copy)
@@ -157,8 +160,6 @@ class Step:
                 r.kept = r.state.copy()
             if isinstance(aborted, Aborted):
                 r.lifecycle.broken()
-            elif isinstance(aborted, LayoutChanged):
-                r.invariants.lay_out_again()
         elif r.committed:
             self._measure()
         elif not left:

@@ -4,7 +4,6 @@ DataLoader as it is, by `elastic.ddp`, is equal to its static run."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -91,9 +90,8 @@ def test_a_step_that_is_refused_has_changed_nothing(closure: Any) -> None:
     before = model.weight.detach().clone()
     with pytest.raises(elastic.ElasticError, match=r"optimizer.step\(\) .*before .*backward\(\)"):
         for _ in batches(session):
-            with session.step():
-                model.weight.grad = torch.ones_like(model.weight)
-                optimizer.step(closure)
+            model.weight.grad = torch.ones_like(model.weight)
+            optimizer.step(closure)
     assert torch.equal(model.weight, before) is (closure is None)
 
 
@@ -104,8 +102,7 @@ def test_sparse_gradients_are_refused_before_a_second_worker_joins(must_be_finit
     session = session_of(model, dataset=data, options=elastic.Options(must_be_finite=must_be_finite))
     with pytest.raises(elastic.ElasticError, match=r"0.weight: sparse"):
         for x, y in batches(session):
-            with session.step():
-                functional.cross_entropy(model(x), y).backward()
+            functional.cross_entropy(model(x), y).backward()
 
 
 MODEL = nn.Sequential(nn.Linear(4, 3))
@@ -127,28 +124,33 @@ def backward(x: torch.Tensor, y: torch.Tensor) -> None:
 Body = Callable[[elastic.Session, torch.Tensor, torch.Tensor], object]
 
 
-def loop(*parts: Body, in_block: bool = False) -> Callable[[], elastic.Session]:
-    """Two epochs of a loop whose body does this, as its step or in a block."""
+def loop(*parts: Body) -> Callable[[], elastic.Session]:
+    """Two epochs of a loop whose body does this."""
 
     def train() -> elastic.Session:
         s = session_of(MODEL, optimizer=OPTIMIZER)
         for _ in s.epochs(2):
             for x, y in s.batches():
-                with s.step() if in_block else nullcontext():
-                    for part in parts:
-                        part(s, x, y)
+                for part in parts:
+                    part(s, x, y)
         return s
 
     return train
 
 
+def block(*parts: Body) -> Body:
+    """One that does this as its step."""
+
+    def run(s: elastic.Session, x: torch.Tensor, y: torch.Tensor) -> None:
+        with s.step():
+            for part in parts:
+                part(s, x, y)
+
+    return run
+
+
 def learns(s: elastic.Session, x: torch.Tensor, y: torch.Tensor) -> None:
     backward(x, y)
-
-
-def in_a_block(s: elastic.Session, x: torch.Tensor, y: torch.Tensor) -> None:
-    with s.step():
-        backward(x, y)
 
 
 def agrees(s: elastic.Session, x: torch.Tensor, y: torch.Tensor) -> None:
@@ -159,22 +161,15 @@ def evaluates(s: elastic.Session, x: torch.Tensor, y: torch.Tensor) -> None:
     assert s.evaluate(lambda batch: {"samples": len(batch[1])}) == {"samples": 1.0}
 
 
-def accumulates_over_batches() -> None:
-    parallel, loader = made()
-    for _ in loader.epochs(1):
-        for x, y in loader:
-            with parallel.no_sync():
-                functional.cross_entropy(parallel(x), y).backward()
-
-
-def leaves_a_step() -> None:
-    """In its middle, without a word."""
+def accumulates(*, leaves: bool) -> None:
+    """Over several batches; or the loop is left in the middle of a step, without a word."""
     parallel, loader = made()
     for _ in loader.epochs(2):
         for x, y in loader:
             with parallel.no_sync():
                 functional.cross_entropy(parallel(x), y).backward()
-            break
+            if leaves:
+                break
 
 
 NET, IN_BATCHES = nn.Linear(4, 3), elastic.Options(order=lambda _: BATCHES)
@@ -208,18 +203,17 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     ),
     (lambda: made(nn.SyncBatchNorm(3)), r"elastic.sync_batchnorm\(model\)"),
     *(
-        (loop(*parts, in_block=in_block), rf"call s.{call.__name__[:-1]}\(\) after the step, not inside it")
+        (loop(*parts), rf"call s.{call.__name__[:-1]}\(\) after the step, not inside it")
         for call in (agrees, evaluates)
-        for parts, in_block in (([call, learns], False), ([call, learns], True), ([learns, call], True))
+        for parts in ([call, learns], [block(call, learns)], [block(learns, call)])
     ),
     (loop(learns, agrees, lambda s, x, y: OPTIMIZER.step()), r"optimizer.step\(\) comes after s.agree\(\)"),
-    (loop(lambda s, x, y: None), r"after 0 of 1 backward\(\) calls outside step.accumulate\(\)"),
-    (loop(lambda s, x, y: None, in_block=True), r"after 0 of 1 backward\(\) calls outside step.accumulate\(\)"),
-    (loop(learns, in_a_block), r"came before `with s.step\(\):`"),
-    (loop(in_a_block, in_a_block), "once for each batch"),
-    (loop(learns, learns), "a second time in a step"),
-    (accumulates_over_batches, r"after 0 of 1 backward\(\) calls outside step.accumulate\(\)"),
-    (leaves_a_step, r"the loop was left before the last backward\(\)"),
+    (loop(), r"after 0 of 1 backward\(\) calls outside step.accumulate\(\)"),
+    (loop(block()), r"after 0 of 1 backward\(\) calls outside step.accumulate\(\)"),
+    (loop(learns, block(learns)), r"came before `with s.step\(\):`"),
+    (loop(block(learns), block(learns)), "once for each batch"),
+    (lambda: accumulates(leaves=False), r"after 0 of 1 backward\(\) calls outside step.accumulate\(\)"),
+    (lambda: accumulates(leaves=True), r"the loop was left before the last backward\(\)"),
 ]
 
 
@@ -230,12 +224,12 @@ def test_what_cannot_be_kept_is_refused_by_name(habit: Callable[[], object], sai
         habit()
 
 
-@pytest.mark.parametrize("step", [learns, in_a_block])
+@pytest.mark.parametrize("step", [learns, block(learns)])
 def test_what_may_follow_a_step_in_its_body(step: Body) -> None:
     assert loop(step, agrees, evaluates, agrees)().steps_done == 4
 
 
-@pytest.mark.parametrize("step", [learns, in_a_block])
+@pytest.mark.parametrize("step", [learns, block(learns)])
 @pytest.mark.parametrize("leaves_before", [True, False])
 def test_a_loop_may_be_left_before_a_step_and_after_it(step: Body, leaves_before: bool) -> None:
     """Also with the iterator kept, as by a look at the first batch."""
@@ -252,7 +246,7 @@ def test_a_loop_may_be_left_before_a_step_and_after_it(step: Body, leaves_before
     assert s.agree(1.0) == 1.0 and s.steps_done == (0 if leaves_before else 2)
 
 
-@pytest.mark.parametrize("form", ["by_ddp", "by_body", "by_block"])
+@pytest.mark.parametrize("form", ["by_ddp", "decays_after_block"])
 def test_a_loop_of_each_form_is_equal_over_changes_of_size(form: str, tmp_path: Path) -> None:
     """One worker is killed within its fourth step, which the others repeat: the scheduler and the script's own count
     are taken back."""

@@ -58,8 +58,7 @@ def test_an_old_argument_is_read_with_the_new_one_said() -> None:
         s = session(order=lambda _: [7, 6, 5, 4, 3, 2, 1, 0], options=elastic.Options(must_be_finite=False))
     assert said[0].filename == __file__
     for x, y in s.batches():
-        with s.step():
-            (s._runtime.model(x) - y).mean().backward()
+        (s._runtime.model(x) - y).mean().backward()
         assert x[0].tolist() == [21.0, 22.0, 23.0]
         break
     assert not s._runtime.reducer.must_be_finite

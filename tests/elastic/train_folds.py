@@ -59,10 +59,9 @@ def trained(number: int, model: nn.Module, optimizer: torch.optim.Optimizer, row
     s.state["steps"] = 0
     for _ in s.epochs(options.epochs):
         for x, y in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                loss_of(number, model, x, y).backward()
-                optimizer.step()
+            optimizer.zero_grad()
+            loss_of(number, model, x, y).backward()
+            optimizer.step()
             s.state["steps"] += 1
             line = {"session": number, "step": s.steps_done, "size": s.size}
             with (HOME / f"steps-{ME}").open("a") as file:

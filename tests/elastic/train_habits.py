@@ -148,8 +148,7 @@ def loop(body: Callable[[Tensor, Tensor], Any] = plain) -> None:
 
 def one_epoch() -> None:
     for x, y in s.batches():
-        with s.step():
-            plain(x, y)
+        plain(x, y)
         tick()
 
 
@@ -159,19 +158,17 @@ def counter_sets_rate() -> None:
     for x, y in batches():
         for group in optimizer.param_groups:
             group["lr"] = LR / (1 + iter_num)
-        with s.step():
-            plain(x, y)
+        plain(x, y)
         iter_num += 1  # noqa: SIM113 - a worker that joins begins it anew
 
 
 @wrong("for i, (x, y) in enumerate", joined=True)
 def index_of_batch() -> None:
     for i, (x, y) in enumerate(batches()):
-        with s.step():
-            optimizer.zero_grad()
-            cross_entropy(model(x), y).backward()
-            if (i + 1) % 2 == 0:
-                optimizer.step()
+        optimizer.zero_grad()
+        cross_entropy(model(x), y).backward()
+        if (i + 1) % 2 == 0:
+            optimizer.step()
 
 
 @alone(r"has gradients that were added to those of an earlier step")
@@ -202,8 +199,7 @@ def renews_teacher() -> None:
         if epoch == 1:
             teacher.load_state_dict(model.state_dict())
         for x, y in s.batches():
-            with s.step():
-                distils(x, y)
+            distils(x, y)
             tick()
 
 
@@ -264,9 +260,8 @@ def annealed_in_closure() -> None:
     """The weight of a penalty is counted where no variable of the loop is."""
     weights = itertools.count(1)
     for x, y in batches():
-        with s.step():
-            penalty = sum(each.square().sum() for each in model.parameters())
-            learn(cross_entropy(model(x), y) + 1e-5 * next(weights) * penalty)
+        penalty = sum(each.square().sum() for each in model.parameters())
+        learn(cross_entropy(model(x), y) + 1e-5 * next(weights) * penalty)
 
 
 @statistical()
@@ -282,8 +277,7 @@ def left_in_eval() -> None:
 def local_break() -> None:
     for _ in s.epochs(EPOCHS):
         for x, y in s.batches():
-            with s.step():
-                plain(x, y)
+            plain(x, y)
             if s.steps_done > 4 and not s.is_main:
                 break
 
@@ -293,8 +287,7 @@ def local_plateau() -> None:
     scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.5)
     s.track(scheduler=scheduler)
     for x, y in batches():
-        with s.step():
-            loss = plain(x, y)
+        loss = plain(x, y)
         scheduler.step(float(loss) if s.is_main else s.steps_done)
 
 
@@ -461,7 +454,8 @@ def gathered(x: Tensor, y: Tensor) -> None:
 
 @right()
 def decays_after_block() -> None:
-    """What a script does to parameters, buffers and values after the block counts once for each step."""
+    """What a script does to parameters, buffers and values after the block counts once for each step, and what the
+    block has set is there in each."""
     s.state["count"] = 0
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
     s.track(scheduler=scheduler)
@@ -469,7 +463,8 @@ def decays_after_block() -> None:
         model[0].weight.requires_grad_(epoch != 1)  # the step in which this is found is repeated
         for x, y in s.batches():
             with s.step():
-                plain(x, y)
+                loss = plain(x, y)
+            del loss
             with torch.no_grad():
                 for parameter in model.parameters():
                     parameter.mul_(0.99)
@@ -485,10 +480,9 @@ def keeps_own_centre() -> None:
     """A running mean of what this worker has seen, in the training state."""
     s.state["centre"] = torch.zeros(10)
     for x, y in batches():
-        with s.step():
-            z = model(x)
-            learn(cross_entropy(z, y) + 0.1 * (z - s.state["centre"]).square().mean())
-            s.state["centre"] = 0.9 * s.state["centre"] + 0.1 * z.detach().mean(0)
+        z = model(x)
+        learn(cross_entropy(z, y) + 0.1 * (z - s.state["centre"]).square().mean())
+        s.state["centre"] = 0.9 * s.state["centre"] + 0.1 * z.detach().mean(0)
 
 
 @wrong("register_hook")
@@ -534,11 +528,10 @@ def stage_by_epoch() -> None:
 def _with_centres(rows_of: Callable[[Tensor], Tensor]) -> None:
     centres = model.get_buffer("centres")
     for x, y in batches():
-        with s.step():
-            hidden = model[1](model[0](x))
-            rows, labels = rows_of(hidden.detach()), rows_of(y)
-            learn(cross_entropy(model[2](hidden), y) + 0.1 * (hidden - centres[y]).square().sum(1).mean())
-            centres.index_add_(0, labels, 0.01 * (rows - centres[labels]))
+        hidden = model[1](model[0](x))
+        rows, labels = rows_of(hidden.detach()), rows_of(y)
+        learn(cross_entropy(model[2](hidden), y) + 0.1 * (hidden - centres[y]).square().sum(1).mean())
+        centres.index_add_(0, labels, 0.01 * (rows - centres[labels]))
 
 
 @together(r"has another buffer centres than the others: a worker changes it by its own samples.*s.gather")
@@ -554,52 +547,24 @@ def gathered_centres() -> None:
 
 @other()
 def by_ddp() -> None:
-    """The loop over a DataLoader as it is. Where a run of its body was given up, two have one number of steps."""
+    """The loop over a DataLoader as it is, with virtual shards. Where a run of its body was given up, two have one
+    number of steps; what follows its step is taken back, too."""
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
     s.track(scheduler=scheduler)
     s.state["seen"] = 0
     assert len(loader) == 10 and parallel.module is s._runtime.model
     for epoch in loader.epochs(EPOCHS):
-        for x, y in loader:
-            optimizer.zero_grad()
-            cross_entropy(parallel(x), y).backward()
-            nn.utils.clip_grad_norm_(parallel.parameters(), 1.0)
-            optimizer.step()
-            scheduler.step()
-            s.state["seen"] += 1
-            tick()
-        assert s.agree(torch.ones(2), "sum").tolist() == [s.size, s.size] and s.agree(2.0) == 2.0
-        assert s.state["seen"] == s.steps_done == 10 * (epoch + 1), (s.state["seen"], s.steps_done)
-
-
-@other()
-def by_body() -> None:
-    """A body without a block, over virtual shards. What follows its step is taken back where that is void."""
-    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
-    s.track(scheduler=scheduler)
-    s.state["seen"] = 0
-    for epoch in s.epochs(EPOCHS):
-        for batch in s.batches():
+        for batch in loader:
             optimizer.zero_grad()
             for x, y in batch:
-                loss = cross_entropy(model(x), y)
-                loss.backward()
+                cross_entropy(parallel(x), y).backward()
+            nn.utils.clip_grad_norm_(parallel.parameters(), 1.0)
             optimizer.step()
             s.state["seen"] += 1
-            assert s.agree(loss.item()) > 0.0
+            assert s.agree(torch.ones(2), "sum").tolist() == [s.size, s.size] and s.agree(2.0) == 2.0
             scheduler.step()
             tick()
         assert s.state["seen"] == s.steps_done == 10 * (epoch + 1), (s.state["seen"], s.steps_done)
-
-
-@other()
-def by_block() -> None:
-    """A block that sets a name which the script uses after it: also where the step is void."""
-    for x, y in batches():
-        with s.step():
-            loss = plain(x, y)
-        assert loss.isfinite()
-        del loss
 
 
 @alone(r"the script caught an exception of a step and went on \(RuntimeError: out of memory\)")
@@ -698,14 +663,16 @@ def weighted() -> None:
 
 @right()
 def unfreezes() -> None:
-    """The first layer is trained from the second epoch on, with a rate of its own."""
+    """The first layer is trained from the second epoch on, with a rate of its own; the body says so."""
     model[0].requires_grad_(False)
     for epoch in s.epochs(EPOCHS):
-        if epoch == 1:
-            model[0].requires_grad_(True)
-            if len(optimizer.param_groups) == 1:
-                optimizer.add_param_group({"params": list(model[0].parameters()), "lr": LR / 2})
-        one_epoch()
+        for x, y in s.batches():
+            if epoch == 1:
+                model[0].requires_grad_(True)
+                if len(optimizer.param_groups) == 1:
+                    optimizer.add_param_group({"params": list(model[0].parameters()), "lr": LR / 2})
+            plain(x, y)
+            tick()
 
 
 @right(daily=True)
@@ -715,14 +682,13 @@ def shared_values() -> None:
     s.state["average"] = {name: each.detach().clone() for name, each in model.named_parameters()}
     s.state["chance"] = torch.Generator().manual_seed(1)
     for x, y in batches():
-        with s.step():
-            plain(x, y)
-            s.state["done"] += 1
-            optimizer.param_groups[0]["lr"] = LR / (1 + 0.1 * s.state["done"])
-            for name, each in model.named_parameters():
-                s.state["average"][name].lerp_(each.detach(), 0.1)
-            with torch.no_grad():
-                list(model.parameters())[3].add_(0.01 * torch.rand(10, generator=s.state["chance"]).double())
+        plain(x, y)
+        s.state["done"] += 1
+        optimizer.param_groups[0]["lr"] = LR / (1 + 0.1 * s.state["done"])
+        for name, each in model.named_parameters():
+            s.state["average"][name].lerp_(each.detach(), 0.1)
+        with torch.no_grad():
+            list(model.parameters())[3].add_(0.01 * torch.rand(10, generator=s.state["chance"]).double())
     with torch.no_grad():
         for name, each in model.named_parameters():
             each.copy_(s.state["average"][name])
@@ -817,18 +783,16 @@ def other_loader() -> None:
     other = iter(itertools.cycle(loader))
     for x, y in batches():
         also = next(other)[0][:, :32]
-        with s.step():
-            wide = functional.pad(also, (0, 32))
-            learn(cross_entropy(model(x), y) + model(wide).square().mean())
+        wide = functional.pad(also, (0, 32))
+        learn(cross_entropy(model(x), y) + model(wide).square().mean())
 
 
 @wrong("detach().mean(0)")
 def running_mean() -> None:
     center = torch.zeros(10).double()
     for x, y in batches():
-        with s.step():
-            out = model(x)
-            learn(cross_entropy(out - center, y))
+        out = model(x)
+        learn(cross_entropy(out - center, y))
         center = 0.9 * center + 0.1 * out.detach().mean(0)
 
 
@@ -882,8 +846,7 @@ def exits_at_once() -> None:
 @other()
 def all_reduces() -> None:
     for x, y in batches():
-        with s.step():
-            plain(x, y)
+        plain(x, y)
     assert s.agree(torch.ones(2), "sum").tolist() == [s.size, s.size]
     assert s.agree(float(s.is_main), "sum") == 1.0
     squares, samples = s.agree(torch.tensor([len(x) ** 2, len(x)], dtype=torch.float64), "sum").tolist()
@@ -943,9 +906,8 @@ def keeps_books() -> None:
                 profiler.start()
             if made == 12:
                 profiler.stop()
-            with s.step():
-                loss = plain(x, y)
-                average.update()
+            loss = plain(x, y)
+            average.update()
             books.note(x)
             if made % 5 == 0:
                 curve[made] = loss.item()
@@ -981,8 +943,7 @@ def one_infinite_element() -> None:
         if s.steps_done == 2 and ME == "1":
             far[9] = float("inf")
             model.get_parameter("2.bias").register_hook(lambda gradient: gradient + far)
-        with s.step():
-            plain(x, y)
+        plain(x, y)
 
 
 #: What a check says, one of these, of each that it can try.
@@ -1033,14 +994,12 @@ if __name__ == "__main__":
         # (Before BatchNorm some gradients are rounding alone, which Adam would enlarge.)
         optimizers = {part: torch.optim.SGD(each.parameters(), lr=0.05) for part, each in models.items()}
         given, stepped = models, optimizers
-    if name == "by_body":
-        model[1] = nn.Sequential(nn.BatchNorm1d(16).double(), nn.Tanh())
     if name == "by_ddp":
         model[0] = nn.Linear(64, 16, bias=False).double()  # before BatchNorm, as above
         model[1] = nn.Sequential(nn.BatchNorm1d(16).double(), nn.Tanh())
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
         given_loader = DataLoader(dataset, batch_size=BATCH, shuffle=True)
-        parallel, loader = elastic.ddp(elastic.sync_batchnorm(model), optimizer, given_loader)
+        parallel, loader = elastic.ddp(model, optimizer, given_loader, virtual_shards=4)
         s = loader.session
     else:
         s = elastic.Session(
@@ -1049,7 +1008,6 @@ if __name__ == "__main__":
             dataset,
             batch_size=BATCH,
             collate={"crops_less": crop, "pads": pad}.get(name),
-            virtual_shards=4 if name == "by_body" else None,
             reduction="sum" if name == "sum_gathered" else "mean",
             options=elastic.Options(
                 order=own_order if name == "orders_that_differ" else None,

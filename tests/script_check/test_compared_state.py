@@ -96,11 +96,10 @@ def main():
     s = elastic.Session(model, optimizer, DataLoader(samples, 16, shuffle=True))
     for epoch in s.epochs(60):
         for inputs, targets, kind in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                loss = nn.functional.mse_loss(model(inputs), targets)
-                loss.backward()
-                optimizer.step()
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(inputs), targets)
+            loss.backward()
+            optimizer.step()
             AFTER
         score = s.evaluate(lambda batch: {"mse": (model(batch[0]) - batch[1]).square().sum()})["mse"]
         BETWEEN

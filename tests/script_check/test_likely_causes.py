@@ -90,8 +90,8 @@ def test_conditions_on_epochs_that_were_not_met_are_named() -> None:
 def test_a_later_epoch_is_met_where_a_check_begins_there(checked: Checked) -> None:
     """What an own vector follows from there on is found, and its line named."""
     late = UNSEEDED.replace("for _ in s", "for epoch in s").replace(
-        "        with s.step():",
-        "        if epoch == 30:\n            x = (x - x.mean(0)) / (1 + x.std(0))\n        with s.step():",
+        "        optimizer.zero_grad()",
+        "        if epoch == 30:\n            x = (x - x.mean(0)) / (1 + x.std(0))\n        optimizer.zero_grad()",
     )
     line = 1 + late.splitlines().index("        if epoch == 30:")
     found = checked("--at-epoch", "30", text=late)

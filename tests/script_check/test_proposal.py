@@ -167,19 +167,6 @@ PROPOSED = {
         plain(MADE, "").replace("enumerate(loader)", f"enumerate({LOADER})"),
         [f"s = elastic.Session(model, optimizer, {LOADER})\n", "enumerate(s.batches())"],
     ),
-    # As in SupContrast, and where another file makes it.
-    "a loader that a function makes": (
-        plain(MADE, f"def set_loader(data):\n    loader = {LOADER}\n    return loader\nloader = set_loader(data)\n"),
-        [SESSION, "for step, (x, y) in enumerate(s.batches()):"],
-    ),
-    "a loader that another file makes": (
-        plain(MADE, "loader = other.set_loader(data)\n"),
-        [SESSION, "for step, (x, y) in enumerate(s.batches()):"],
-    ),
-    "an optimizer that a function makes": (
-        plain("torch.optim.SGD(model.parameters(), lr=0.05)", "set_optimizer(options, model)"),
-        [SESSION],
-    ),
     "a class that is given the model, and does not train it": (
         plain("torch.manual_seed(0)", "class Judge:\n    def __init__(self, net):\n        self.net = net\n")
         + "Judge(model)\n",
@@ -201,22 +188,19 @@ PROPOSED = {
             "train(session, args, model, loader, optimizer, epoch)",
         ],
     ),
-    "epochs from one": (
-        plain("range(30)", "range(1, n + 1)"),
-        ["for epoch in (epoch + 1 for epoch in s.epochs(n)):"],
-    ),
-    "epochs from two": (
-        plain("range(30)", "range(2, n)"),
-        ["for epoch in (epoch + 2 for epoch in s.epochs(n - 2)):"],
-    ),
-    "so many epochs": (
-        plain("range(30)", "range(begin, begin + n)"),
-        ["for epoch in (epoch + begin for epoch in s.epochs(n)):"],
-    ),
-    "epochs that are shown": (
-        plain("range(30)", "tqdm(range(30), desc='epochs')"),
-        ["for epoch in tqdm(s.epochs(30), desc='epochs'):"],
-    ),
+    **{
+        f"{new} for {old}": (plain(old, new), [line, "for step, (x, y) in enumerate(s.batches()):"])
+        for old, new, line in [
+            ("range(30)", "range(1, n + 1)", "for epoch in (epoch + 1 for epoch in s.epochs(n)):"),
+            ("range(30)", "range(2, n)", "for epoch in (epoch + 2 for epoch in s.epochs(n - 2)):"),
+            ("range(30)", "range(begin, begin + n)", "for epoch in (epoch + begin for epoch in s.epochs(n)):"),
+            ("range(30)", "tqdm(range(30), desc='epochs')", "for epoch in tqdm(s.epochs(30), desc='epochs'):"),
+            # As in SupContrast, and where another file makes them.
+            (MADE, f"def made(data):\n    loader = {LOADER}\n    return loader\nloader = made(data)\n", SESSION),
+            (MADE, "loader = other.set_loader(data)\n", SESSION),
+            ("torch.optim.SGD(model.parameters(), lr=0.05)", "set_optimizer(options, model)", SESSION),
+        ]
+    },
     "a scheduler in the main part": (
         "".join(PLAIN.splitlines(True)[:5])
         + "if __name__ == '__main__':\n"

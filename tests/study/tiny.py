@@ -33,10 +33,9 @@ def fit(x, epochs=2, pause=0.0):
     s = elastic.Session(model, optimizer, TensorDataset(torch.ones(8, 1), torch.ones(8, 1)), batch_size=8)
     for epoch in s.epochs(epochs):
         for a, b in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                torch.nn.functional.mse_loss(model(a), b).backward()
-                optimizer.step()
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(a), b).backward()
+            optimizer.step()
         time.sleep(pause)
         s.report(value=x * (epoch + 1))
         s.report(loss=float("nan"))  # a figure that is no number must not stop others

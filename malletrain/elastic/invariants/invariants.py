@@ -55,9 +55,8 @@ class Invariants:
         self._steps = 0
         self._parameters = list(state.model.parameters())
         self._trained = self._trained_now()  #: as gradients are laid out
-        self._layout_digest = 0
         self._buffers = _shared_buffers(state.model)
-        self.agreement = Agreement(committer, state.position, lambda: self._layout_digest, self._plain, self._values)
+        self.agreement = Agreement(committer, state.position, self._new_layout, self._plain, self._values)
         #: Parameters, with where the gradient lies that a step has left, and how often it was written.
         self._left: list[tuple[torch.Tensor, int, int]] = []
         self._stale = frozenset[int]()  #: the ids of those whose gradients this step was added to
@@ -73,15 +72,16 @@ class Invariants:
             self.lay_out_again()
 
     def begin_step(self) -> None:
-        """Look at which parameters are trained now: the script may have put others in the place of some."""
+        """Look at which parameters the model has now: the script may have put others in the place of some."""
         self._steps += 1
         if self._steps % STEPS_BETWEEN_WALKS == 0:
             self._parameters = list(self._state.model.parameters())
-        if self._trained != [id(each) for each in self._parameters if each.requires_grad]:
-            if self._committer.world.size == 1:
-                self.lay_out_again()
-            else:  # the others may be about to make this step with the parameters that it had
-                self._layout_digest = digest_of_text(repr(self._state.layout()["trained"]))
+        self.follow_script()
+
+    def follow_script(self) -> None:
+        """Alone, train what requires gradients now; to others the rows of the next round tell that it is new."""
+        if self._committer.world.size == 1 and self._trained != self._trained_now():
+            self.lay_out_again()
 
     def end_step(self, *, committed: bool, ends_epoch: bool) -> None:
         """A step is over: mark the gradients that it leaves."""
@@ -99,7 +99,7 @@ class Invariants:
     def lay_out_again(self) -> None:
         """Train the parameters that require gradients now."""
         self._parameters = list(self._state.model.parameters())
-        self._trained, self._layout_digest = self._trained_now(), 0
+        self._trained = self._trained_now()
         self._stale, self._left = frozenset(), []
         self._reducer.lay_out([(name, p) for name, p in self._state.model.named_parameters() if p.requires_grad])
         log.info("%d tensors are trained now", len(self._reducer.parameters))
@@ -140,6 +140,8 @@ class Invariants:
     def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Raise `ElasticError` if a step that changes parameters has other gradients than those of the whole
         batch."""
+        if self._reducer.aborted is not None:
+            return  # what it does is undone
         covered, in_step = self._reducer.covered, self._in_step()
         every = [each for group in optimizer.param_groups for each in group["params"]]
         others = [each for each in every if id(each) not in covered]
@@ -180,6 +182,10 @@ class Invariants:
 
     def _trained_now(self) -> list[int]:
         return [id(each) for each in self._parameters if each.requires_grad]
+
+    def _new_layout(self) -> int:
+        """A digest of what is trained, if the script has changed that since the last step."""
+        return 0 if self._trained == self._trained_now() else digest_of_text(repr(self._state.layout()["trained"]))
 
     def _plain(self) -> dict[str, Any]:
         """What the script has set, the numbers that optimizers learn with, and what else all must have alike."""

@@ -100,8 +100,7 @@ def session(data: torch.Tensor, wide: int) -> Iterator[None]:
     s = elastic.Session(model, optimizer, loader_of(data))
     for _ in s.epochs(10**6):
         for batch in s.batches():
-            with s.step():
-                step(batch)
+            step(batch)
             yield
 
 
