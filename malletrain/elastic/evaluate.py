@@ -90,10 +90,8 @@ def agree(runtime: Runtime, value: float, how: How) -> float | bool:
     values, weights = _sum(runtime, table)
     if how == "main":
         return float(values[0])
-    if how == "all":
-        return bool((values != 0).all())
-    if how == "any":
-        return bool((values != 0).any())
+    if how in ("all", "any"):
+        return bool(getattr(values != 0, how)())
     if how == "mean" and weights.any():
         return float((weights * values).sum() / weights.sum())
     if how in ("mean", "sum", "min", "max"):

@@ -524,7 +524,7 @@ class Runtime:
             if self.committer.world.rank == 0:
                 self.meter.flush()
                 self.reports.send_held()
-        standalone_record.note_finish()
+        standalone_record.FINISHED.set()
         worker_start.on_terminate(signal.SIG_DFL)
         self.invariants.end()
         self.finished = True

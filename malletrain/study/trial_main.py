@@ -49,7 +49,7 @@ def run(spec: TrialSpec) -> None:
     else:
         sys.argv = [spec.file, *(f"--{name}={value}" for name, value in spec.params.items())]
         runpy.run_path(spec.file, run_name="__main__")
-    if not standalone_record.has_finished():
+    if not standalone_record.FINISHED.is_set():
         raise Unfinished(f"{spec.function or spec.file}: {Unfinished.__doc__}")
 
 
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # A worker that leaves ends so (143), and so may a script that has finished.
         if end.code not in (None, 0, 143):
             leave_word(spec, end)
-        elif end.code != 143 and not standalone_record.has_finished():
+        elif end.code != 143 and not standalone_record.FINISHED.is_set():
             leave_word(spec, Unfinished(Unfinished.__doc__))
             return 1
         raise

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Mapping
 
 from malletrain.wire import messages
@@ -14,7 +15,8 @@ from malletrain.wire import messages
 #: Environment variable with the file's path; without it nothing is recorded.
 RECORD_VARIABLE = "MALLETRAIN_RECORD"
 
-_finished = False
+#: Set once `Session.finish` was called in this process.
+FINISHED = threading.Event()
 
 
 def record(environ: Mapping[str, str], message: messages.Message) -> None:
@@ -27,14 +29,3 @@ def record(environ: Mapping[str, str], message: messages.Message) -> None:
         os.write(descriptor, line.encode())
     finally:
         os.close(descriptor)
-
-
-def note_finish() -> None:
-    """Remember that the training of this process is complete."""
-    global _finished
-    _finished = True
-
-
-def has_finished() -> bool:
-    """Whether `Session.finish` was called in this process."""
-    return _finished
