@@ -63,7 +63,7 @@ def objective(trial):
     path = write(tmp_path, HEAD, "sampler = optuna.samplers.GridSampler({'x': [0.0, 1.0]})\n", objective)
     path.write_text(
         path.read_text()
-        .replace("time.sleep(pause)\n", "")
+        .replace("        time.sleep(pause)\n", "")
         .replace("s.report(value=x * (epoch + 1))\n", "s.report(value=x * (epoch + 1))\n        time.sleep(pause)\n")
     )
     done = call("run", path, "--local", "--concurrent", "1")
