@@ -231,11 +231,11 @@ def test_limits_of_the_pilots_account_count_where_slurm_enforces_them(accounted:
         job = accounted.submit("sleep 300", *options, user="alice")
         accounted.wait_for(lambda: accounted.job(job)["Reason"].startswith("Assoc"), 90, "the job is held back")
         with accounted.changed(loosely, restart=True):
-            assert not [f for f in examine(accounted, harvest=HARVEST) if says(f.what, "account harvest")]
+            assert not [f for f in examine(accounted, harvest=HARVEST) if says(f.what, "account harvest", "=0")]
             accounted.wait_for_state(job, "RUNNING")
     finally:
         accounted.run([*modify, "MaxJobs=-1", "GrpTRES=cpu=-1"])
-    assert not [f for f in examine(accounted, harvest=HARVEST) if says(f.what, "account harvest")]
+    assert not [f for f in examine(accounted, harvest=HARVEST) if says(f.what, "account harvest", "=0")]
 
 
 @pytest.mark.nightly

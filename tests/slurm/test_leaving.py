@@ -9,6 +9,7 @@ import pytest
 
 from malletrain.domain.decision import LeavePilot
 from scripts.lab import Change, Lab, LabConfig, LabError
+from tests.messages import says
 from tests.slurm.harvesting import Harvesting
 from tests.slurm_fixtures import LabFactory
 from tests.world import data_of
@@ -47,7 +48,7 @@ def test_nodes_that_are_drained_failing_rebooting_or_reserved(any_lab: Lab) -> N
         harvest.left(wanted)
         assert set(harvest.held()) == set(n[6:]), "the others train on"
         reasons = {e.node: e.reason for e in harvest.events("intent") if data_of(e)["type"] == "leave"}
-        assert "drained disk = bad" in reasons[n[0]]
+        assert says(reasons[n[0]], "drained", "new disk = bad")
         assert any(words in reasons[n[4]] for words in ("reservation maintenance", "is maint")), reasons[n[4]]
         assert "reservation users" in reasons[n[5]]
         # A node whose reboot is not done, or that is repaired, is not taken; its pilot's task waits for another hole.
