@@ -172,13 +172,15 @@ def test_a_session_imports_nothing_of_the_compiler(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", text], env=outside_slurm(), cwd=tmp_path, check=True)
 
 
-@pytest.mark.parametrize(("end", "status"), [("", 0), ("raise SystemExit(3)", 3), ("raise ValueError", 1)])
-@pytest.mark.parametrize("stuck", ["[rows.sum() for _ in iter(int, 1)]", "threading.Event().wait()"])
+BUSY, BLOCKED = "[rows.sum() for _ in iter(int, 1)]", "threading.Event().wait()"
+
+
+@pytest.mark.parametrize(("stuck", "end", "status"), [(BUSY, "", 0), (BUSY, "sys.exit(3)", 3), (BLOCKED, "1 / 0", 1)])
 def test_a_thread_that_does_not_end_leaves_the_process_its_status(
     stuck: str, end: str, status: int, tmp_path: Path
 ) -> None:
     """One that comes back from torch as the interpreter ends would abort the process."""
-    thread = "import threading\nfrom malletrain.elastic.comm.background import BackgroundThread\n"
+    thread = "import sys, threading\nfrom malletrain.elastic.comm.background import BackgroundThread\n"
     text = f"{UNSEEDED}{thread}rows = torch.ones(2_000_000)\nBackgroundThread(lambda: {stuck}, 'stuck')\n{end}\n"
     done = subprocess.run([sys.executable, "-c", text], env=outside_slurm(), cwd=tmp_path, timeout=60)
     assert done.returncode == status
