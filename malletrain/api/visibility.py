@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from malletrain.domain.event import MainJobMet, MainJobsArrived, OperatorRequest, SizesDecided
 from malletrain.domain.snapshot import LEAVE_STATES
 from malletrain.wire.rows import EventRow, JobRow, NodeRow, ProfileRow, StatusRow
 
@@ -109,9 +110,10 @@ class Visibility:
         """An event of a job that the caller may see, or of no job (`store.views` chooses which)."""
         if self.is_whole:
             return row
-        if row.kind in ("decided", "main_met", "main_arrived") and self.uid is not None:
+        of_all = (SizesDecided.kind, MainJobMet.kind, MainJobsArrived.kind)
+        if row.kind in of_all and self.uid is not None:
             return replace(row, reason="", data={})  # it is about all jobs, or about another user's
-        if row.kind == "operator" and self.uid is not None and row.data.get("user"):
+        if row.kind == OperatorRequest.kind and self.uid is not None and row.data.get("user"):
             return replace(row, reason="", data={})
         own = () if row.job is None else (row.job,)
         data = {key: self._value(value, own) for key, value in row.data.items() if self._may_have(key)}

@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import func, select
 
+from malletrain.domain.event import HolesEnded, HolesOpened, SamplesReported
 from malletrain.domain.history import HoleChange, NodeStay, TrainingWindow, WorldChange
 from malletrain.store import schema as t
 from malletrain.store.database import reader_engine, storage_errors
@@ -49,16 +50,18 @@ class StoreHistory:
 
     def holes(self, since: float) -> tuple[HoleChange, ...]:
         """Changes of which nodes have no main job, from `since` on, in order."""
-        kinds = ("holes_opened", "holes_ended")
+        changes = (HolesOpened.kind, HolesEnded.kind)
         query = select(t.event.c.at, t.event.c.kind, t.event.c.data).where(
-            t.event.c.kind.in_(kinds), t.event.c.at >= since
+            t.event.c.kind.in_(changes), t.event.c.at >= since
         )
         with storage_errors(self._path), self._engine.begin() as connection:
             rows = connection.execute(query.order_by(t.event.c.seq.desc()).limit(MAX_HOLE_CHANGES)).all()[::-1]
         found = []
         for row in rows:
             data = json.loads(row.data)
-            found.append(HoleChange(row.at, tuple(data["nodes"]), row.kind == kinds[0], bool(data.get("taken"))))
+            found.append(
+                HoleChange(row.at, tuple(data["nodes"]), row.kind == HolesOpened.kind, bool(data.get("taken")))
+            )
         return tuple(found)
 
     def pool(self, since: float) -> tuple[PoolRow, ...]:
@@ -83,7 +86,7 @@ class StoreHistory:
         names = (
             func.json_extract(t.event.c.data, f"$.{name}").label(name) for name in ("nodes", "seconds", "samples")
         )
-        query = select(t.event.c.at, *names).where(t.event.c.job == job, t.event.c.kind == "samples")
+        query = select(t.event.c.at, *names).where(t.event.c.job == job, t.event.c.kind == SamplesReported.kind)
         with storage_errors(self._path), self._engine.begin() as connection:
             rows = connection.execute(query.order_by(t.event.c.seq.desc()).limit(limit)).all()[::-1]
         return tuple(

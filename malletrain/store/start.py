@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, func, select, union
 
+from malletrain.domain import event as kinds
 from malletrain.domain.event import Event
 from malletrain.domain.job import ACTIVE_PHASES
 from malletrain.store import schema as t
@@ -26,16 +27,16 @@ _USE_COUNTS_S = 33 * 86_400.0
 
 #: Of older events those of these kinds count, whatever has become of their job.
 _ALWAYS = (
-    "job_announced",
-    "job_cancelled",
-    "job_completed",
-    "job_failed",
-    "job_notified",
-    "node_ails",
-    "main_arrived",
-    "main_met",
-    "daemon_started",
-    "operator",
+    kinds.JobAnnounced.kind,
+    kinds.JobCancelled.kind,
+    kinds.JobCompleted.kind,
+    kinds.JobFailed.kind,
+    kinds.JobNotified.kind,
+    kinds.NodeAils.kind,
+    kinds.MainJobsArrived.kind,
+    kinds.MainJobMet.kind,
+    kinds.DaemonStarted.kind,
+    kinds.OperatorRequest.kind,
 )
 
 #: Account, job, begin and end (Unix seconds) of a pilot's time on a node.
@@ -73,7 +74,9 @@ def what_counts(path: Path, choice: Choice, whole: int = FOLDED_WHOLE) -> tuple[
             found = connection.execute(stays.where(*counted).order_by(stay.ended_at, stay.id)).all()
             sizes = func.count(func.json_extract(event.data, "$.nodes").distinct())
             columns = (job.id, job.user, job.name, job.account, sizes)
-            measured = select(*columns).join(t.event, (event.job == job.id) & (event.kind == "samples"))
+            measured = select(*columns).join(
+                t.event, (event.job == job.id) & (event.kind == kinds.SamplesReported.kind)
+            )
             over = measured.where(_was_over(since)).group_by(job.id).order_by(job.ended_at, job.id)
             chosen = choice([MeasuredJob(*row) for row in connection.execute(over)])
             return [tuple(row) for row in found], _events(path, newest, since, chosen)
@@ -93,7 +96,9 @@ def _events(path: Path, newest: int, since: float, chosen: Collection[int]) -> I
     mine = select(event.seq).where(event.job.in_(select(t.job.c.id).where(t.job.c.id.not_in(others))))
     always = select(event.seq).where(event.kind.in_(_ALWAYS))
     numbers = func.json_each(json.dumps(sorted(chosen))).table_valued("value")  # old SQLite takes 999 parameters
-    samples = select(event.seq).where(event.kind == "samples", event.job.in_(select(numbers.c.value)))
+    samples = select(event.seq).where(
+        event.kind == kinds.SamplesReported.kind, event.job.in_(select(numbers.c.value))
+    )
     found = select(t.event).where(event.seq <= newest, event.seq.in_(union(mine, samples, always)))
     query = found.order_by(event.seq).execution_options(yield_per=READ_BATCH)
     engine = reader_engine(path, connections=1)

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from sqlalchemy import Connection, Row, Select, delete, func, or_, select, update
 
+from malletrain.domain import event as kinds
 from malletrain.store import schema as t
 from malletrain.store.database import storage_errors, verify
 from malletrain.store.journal import SqliteJournal
@@ -27,18 +28,18 @@ EVENTS_PER_TRANSACTION = 900
 #: Kinds that are deleted first: only the pool's history, and which nodes became idle together, are folded from
 #: them, and of both the newest counts.
 _NOTE_KINDS = (
-    "decided",
-    "pool",
-    "main_started",
-    "main_arrived",
-    "main_met",
-    "holes_opened",
-    "holes_ended",
-    "cluster_unavailable",
+    kinds.SizesDecided.kind,
+    kinds.PoolCounted.kind,
+    kinds.MainJobsStarted.kind,
+    kinds.MainJobsArrived.kind,
+    kinds.MainJobMet.kind,
+    kinds.HolesOpened.kind,
+    kinds.HolesEnded.kind,
+    kinds.SlurmUnavailable.kind,
 )
 
 #: What is merged.
-_FIGURES = ("samples", "metric")
+_FIGURES = (kinds.SamplesReported.kind, kinds.MetricReported.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ class Upkeep:
                 return 0
             # What is appended meanwhile is newer still, and the job's rate comes from the newest alone.
             long_enough = func.json_extract(t.event.c.data, "$.seconds") >= SHORTEST_WINDOW_S
-            windows = (t.event.c.job == job, t.event.c.kind == "samples")
+            windows = (t.event.c.job == job, t.event.c.kind == kinds.SamplesReported.kind)
             newest = connection.execute(select(func.max(t.event.c.seq)).where(*windows, long_enough)).scalar()
         merged, after = 0, 0
         while True:
@@ -174,7 +175,7 @@ class Upkeep:
 
 def _mixes_counts(connection: Connection, job: int) -> bool:
     """Whether some of a job's windows tell the job's total and some do not: their order then matters."""
-    of_job = (t.event.c.job == job, t.event.c.kind == "samples")
+    of_job = (t.event.c.job == job, t.event.c.kind == kinds.SamplesReported.kind)
     counted = func.count(func.json_extract(t.event.c.data, "$.total"))
     all_of_them, with_total = connection.execute(select(func.count(), counted).where(*of_job)).one()
     return 0 < with_total < all_of_them
@@ -183,7 +184,7 @@ def _mixes_counts(connection: Connection, job: int) -> bool:
 def _group(row: Row[Any]) -> tuple[Any, ...] | None:
     """What an event is merged with; None for one that is left alone."""
     data = json.loads(row.data)
-    if row.kind == "metric":
+    if row.kind == kinds.MetricReported.kind:
         return (row.kind, str(data.get("name")))
     figures = [data.get(key) for key in ("nodes", "samples", "seconds", "steps", "total")]
     if any(isinstance(v, bool) or not isinstance(v, (int, float, type(None))) for v in figures):
@@ -198,7 +199,7 @@ def _merge(connection: Connection, group: list[Row[Any]]) -> int:
     if len(group) < 2:
         return 0
     last = group[-1]
-    if last.kind == "samples":
+    if last.kind == kinds.SamplesReported.kind:
         data = json.loads(last.data)
         data.pop("parts", None)  # a breakdown of one window's seconds
         each = [json.loads(row.data) for row in group]

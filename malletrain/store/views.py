@@ -12,7 +12,17 @@ from sqlalchemy import Connection, Row, Select, func, or_, select
 
 from malletrain.domain.decision import Decision
 from malletrain.domain.errors import InvalidInput
-from malletrain.domain.event import Event
+from malletrain.domain.event import (
+    ActionIntent,
+    BreakerSwitched,
+    DaemonStarted,
+    DaemonStopped,
+    Event,
+    MainJobMet,
+    PoolCounted,
+    SizesDecided,
+    SlurmUnavailable,
+)
 from malletrain.domain.job import ACTIVE_PHASES, JobPhase, PilotPhase, ScriptCheck, ScriptVerdict
 from malletrain.domain.snapshot import Snapshot
 from malletrain.store import schema as t
@@ -26,7 +36,14 @@ _OVER = tuple(phase.value for phase in JobPhase if phase.is_over)
 _ACTIVE = tuple(sorted(phase.value for phase in ACTIVE_PHASES))
 
 #: Events of no job that name no user: shown also to users from whom others' jobs are hidden.
-OPEN_KINDS = ("daemon_started", "daemon_stopped", "decided", "breaker", "cluster_unavailable", "pool")
+OPEN_KINDS = (
+    DaemonStarted.kind,
+    DaemonStopped.kind,
+    SizesDecided.kind,
+    BreakerSwitched.kind,
+    SlurmUnavailable.kind,
+    PoolCounted.kind,
+)
 
 #: At most so many rows in one answer.
 MAX_JOBS = 10_000
@@ -205,14 +222,16 @@ class StoreViews:
         of, part = func.json_extract(t.event.c.data, "$.main_job"), main_job.replace("_", "\\_")
         named = or_(of == main_job, of.like(f"{part}\\_%", escape="\\"), of.like(f"{part}+%", escape="\\"))
         named = or_(named, of == f"het{main_job}")
-        meetings = select(t.event).where(t.event.c.kind == "main_met", named).order_by(t.event.c.seq)
+        meetings = select(t.event).where(t.event.c.kind == MainJobMet.kind, named).order_by(t.event.c.seq)
         with storage_errors(self._path), self._engine.begin() as connection:
             found = list(connection.execute(meetings.limit(MAX_EVENTS)).all())
             if not found:
                 return ()
             # Intents are many: only those about the time at which it met pilots are looked through.
             begin, end = found[0].at - _MEETING_S, found[-1].at + _MEETING_S
-            intents = select(t.event).where(t.event.c.kind == "intent", t.event.c.at.between(begin, end), named)
+            intents = select(t.event).where(
+                t.event.c.kind == ActionIntent.kind, t.event.c.at.between(begin, end), named
+            )
             found += connection.execute(intents.order_by(t.event.c.seq).limit(MAX_EVENTS)).all()
         return tuple(sorted(map(row_event, found), key=lambda event: event.seq))
 
