@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import socket
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from malletrain.api.http_server import HttpServer, serve
 from malletrain.api.rate_limits import ApiLimits
 from malletrain.api.roles import Unavailable
 from malletrain.wire.worker_client import PilotIdentity, WorkerClient
+from scripts.lab.ports import free_port
 from tests.api.house import NO_TLS, House
 from tests.messages import naming
 
@@ -133,14 +133,6 @@ def unit(host: str, port: int, held: socket.socket, how: str = "inherited") -> I
     finally:
         daemon.kill()
         daemon.communicate(timeout=60)
-
-
-def free_port() -> int:
-    """Free in both families, and none of those that the kernel gives to connections of other tests."""
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with contextlib.suppress(OSError), socket.create_server(("::", port), family=V6, dualstack_ipv6=True):
-            return port
 
 
 def both_families() -> socket.socket:

@@ -151,7 +151,7 @@ def _rows(text: str, where: str, headings: dict[str, str], looks: Looks) -> list
     separator = _separator(heading)
     if separator is None:
         return _by_position(heading, body, headings, looks)
-    known = [meaning(headings, cell.upper(), MIN_HEADING_LETTERS) for cell in _cells(heading, separator)]
+    known = [_meant(cell, headings) for cell in _cells(heading, separator)]
     return [
         (number, _row(_cells(line, separator), known, separator, looks, f"{where}:{number}")) for number, line in body
     ]
@@ -160,10 +160,14 @@ def _rows(text: str, where: str, headings: dict[str, str], looks: Looks) -> list
 def _heading(lines: Sequence[tuple[int, str]], headings: dict[str, str], looks: Looks) -> int | None:
     """Which of the lines is the heading: sites and logins print theirs above it."""
     for at, (_, line) in enumerate(lines[:MAX_LINES_BEFORE_HEADING]):
-        columns = {meaning(headings, cell.upper(), MIN_HEADING_LETTERS) for cell in _cells(line, _separator(line))}
+        columns = {_meant(cell, headings) for cell in _cells(line, _separator(line))}
         if looks.keys() <= columns or (at == 0 and "state" in columns):
             return at
     return None
+
+
+def _meant(title: str, headings: dict[str, str]) -> str | None:
+    return meaning(headings, title.upper(), MIN_HEADING_LETTERS)
 
 
 def _without_heading(lines: list[tuple[int, str]], looks: Looks, where: str) -> list[tuple[int, Row]]:
@@ -243,9 +247,7 @@ def _by_position(
     heading: str, body: Sequence[tuple[int, str]], headings: dict[str, str], looks: Looks
 ) -> list[tuple[int, Row]]:
     """Columns of blanks: a cell belongs to the heading that it lies under; names hold blanks, empty cells exist."""
-    spans = [
-        (start, end, meaning(headings, title.upper(), MIN_HEADING_LETTERS)) for start, end, title in _words(heading)
-    ]
+    spans = [(start, end, _meant(title, headings)) for start, end, title in _words(heading)]
     rows = []
     for number, line in body:
         words = _words(line)
