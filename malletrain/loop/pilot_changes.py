@@ -90,7 +90,8 @@ def _with_preemption(seen: _Seen, pilot: Pilot) -> _Seen:
 
 def _back(pilot: Pilot, row: SlurmJob | None, partition: str) -> _Seen | None:
     """A task that has ended waits again, in hold: slurmctld was killed before it had saved that end, and has come
-    back with the task as it was. (One that was submitted since is of another job: numbers are used again.)"""
+    back with the task as it was. (One that was submitted since is of another job: numbers are used again. Slurm's
+    clock tells the one time and this machine's the other: a task that existed for less than they differ by stays.)"""
     if row is None or not row.is_held:
         return None
     if row.partition != partition or row.submit_time is None or row.submit_time > pilot.since:

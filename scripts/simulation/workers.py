@@ -242,7 +242,7 @@ class Workers:
             if plan.has(me.name):
                 me.entering, me.ready, me.waits_s = plan, None, 0.0
             elif me.at is not None:
-                if not plan.members:
+                if not any(map(me.at.has, plan.workers)):
                     self.progress[me.job].keep(me.step)  # who else is left, nobody knows
                 self._leave(me, plan.generation)
         elif not plan.has(me.name) or all(self._sees(name, plan) for name in plan.workers):
@@ -360,7 +360,7 @@ class Workers:
             if next_plan.has(each.name):
                 each.entering, each.waits_s = next_plan, 0.0
                 continue
-            if not next_plan.members and each is peers[0]:
+            if each is peers[0] and not any(map(world.has, next_plan.workers)):
                 self.progress[me.job].keep(each.step)  # the last to leave saves
             self._leave(each, next_plan.generation)
 

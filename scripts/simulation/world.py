@@ -514,7 +514,15 @@ class _World:
         return not left and all(views[job].phase.is_over for job in self.acknowledged)
 
     def _left_in_slurm(self) -> list[str]:
-        return [pilot for pilot, task in sorted(self.slurm.tasks.items()) if task.end is None]
+        """Tasks that wait or run. A daemon whose clock is behind Slurm's by more than a task existed leaves it alone
+        if slurmctld brings it back: it takes it for a later job's with the same number."""
+        left = {pilot: task.submitted for pilot, task in sorted(self.slurm.tasks.items()) if task.end is None}
+        if left and self.daemon is not None:
+            for view in self.daemon.loop.views.values():
+                for pilot in view.pilots.values():
+                    if pilot.phase is PilotPhase.ENDED and (left.get(pilot.id) or 0.0) > pilot.since:
+                        del left[pilot.id]
+        return list(left)
 
     def _used_up(self, job: int) -> bool:
         """Whether so many tasks of the job have ended of something else than the job's own end that fewer than its

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from malletrain.loop.membership.machine import JobMachine
+from malletrain.loop.membership.next_world import JobTerms
 from tests.elastic.coordinator import JOB, another, last_generation, running
 from tests.elastic.digits import (
     DIGITS,
@@ -87,6 +89,24 @@ def test_resumes_after_all_nodes_are_gone(tmp_path: Path, static: Static) -> Non
     assert_every_sample_once(diary(tmp_path), int(EPOCHS))
     static.assert_like(tmp_path)
     assert not (tmp_path / "checkpoints").exists(), "a finished job leaves no checkpoint behind"
+
+
+@pytest.mark.parametrize("urgent", [False, True])
+def test_what_is_trained_is_saved_where_the_next_world_has_newcomers_alone(tmp_path: Path, urgent: bool) -> None:
+    """A daemon plans one when it has not heard that a worker began by itself."""
+    script = [SCRIPT, *slow(tmp_path)]
+    with running(tmp_path, JobTerms(max_nodes=1)) as (daemon, pod):
+        pod.begin(daemon, (0,), script)
+        pod.spawn(daemon.url, 1, script)
+        wait_until(lambda: len(daemon.seen("worker_warm")) == 2, 90, "a newcomer")
+        wait_lines(tmp_path, 3, 90, "some steps")
+        with daemon.lock:
+            job = daemon.membership.job(JOB)
+            assert isinstance(job, JobMachine)
+            job.publish((job.workers["100_1.0"].seat,), "without whoever trains", urgent=urgent)
+        daemon.gate.tick()
+        assert pod.wait(0) == 143
+        assert Path(daemon.told("worker_left")[0]["saved"]).name.startswith("step-")
 
 
 def test_when_all_are_killed_at_once_the_last_checkpoint_is_taken_up(tmp_path: Path, static: Static) -> None:

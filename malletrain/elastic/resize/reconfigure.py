@@ -149,9 +149,13 @@ class Reconfigurer:
         plan, self._agreed = self._pending_groups.plan(self._agreed), 0
         if not self._member.has_seat(plan):
             self._reports.send_held()
-            self._leave(plan.generation, saves=self._checkpointing.is_writer and not plan.members)
+            self._leave(plan.generation, saves=self._checkpointing.is_writer and self._ends_world(plan))
         self._enter(plan, self._wait_for_group(plan))
         self.begin_world(0.0 if in_evaluation else time.monotonic() - began, before)
+
+    def _ends_world(self, plan: messages.Plan) -> bool:
+        """Whether nobody of the present world goes on in a plan: newcomers have no state but a saved one."""
+        return not any(seat.worker in self._committer.world.workers for seat in plan.members)
 
     def _wait_for_group(self, plan: messages.Plan) -> Group:
         self._bound = plan
@@ -334,7 +338,7 @@ class Reconfigurer:
                 link.changed.wait(POLL_INTERVAL_S)
         if plan is not None and plan.voids(tried) and not member.has_seat(plan):
             # (Who else is left, nobody knows.)
-            self._leave(plan.generation, saves=self._checkpointing.can_write and not plan.members)
+            self._leave(plan.generation, saves=self._checkpointing.can_write and self._ends_world(plan))
         if plan is None or self._must_end():
             self._leave(0, saves=self._checkpointing.can_write)
         return plan
