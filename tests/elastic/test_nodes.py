@@ -15,11 +15,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.elastic.comm.authentication import Meeting
-from malletrain.elastic.comm.group import Group, SoloGroup
+from malletrain.elastic.comm.group import Group, SoloGroup, Work
 from malletrain.elastic.comm.node_group import LocalRank, find_local_rank
 from malletrain.elastic.comm.static_rendezvous import environment_world, meeting_file, rank_and_size
 from malletrain.elastic.comm.world_group import make_world_group
@@ -234,6 +235,23 @@ def mpi() -> list[str]:
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_gloo_group_satisfies_the_contract(size: int) -> None:
     assert run(size, group_contract.check) == ["kept"] * size
+
+
+def test_an_operation_that_is_kept_does_not_keep_its_group_open() -> None:
+    """A step's operations are kept until the next one's: dropping them closed the group, and stopped training."""
+    kept: list[Work] = []
+
+    def threads() -> int:
+        return len(list(Path("/proc/self/task").iterdir()))
+
+    def act(group: Group) -> None:
+        kept.extend(group.all_reduce(torch.zeros(1)) for _ in range(2))
+        group_contract.done(kept[-1])
+
+    before = threads()
+    run(2, act)
+    wait_until(lambda: threads() <= before, 20, "gloo's threads to end")
+    assert len(kept) == 4
 
 
 def test_mpi_group_satisfies_the_contract() -> None:

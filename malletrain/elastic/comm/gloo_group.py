@@ -97,7 +97,7 @@ class GlooGroup:
         so a thread does that, and keeps alive the tensors that operations may still write to."""
         if self._group is None:
             return
-        held = [self._pending, self._group]
+        held = [self._group, *(each.given_up() for each in self._pending)]  # closed after they are dropped
         self._group, self._pending = None, []
         BackgroundThread(held.clear, "close-group")
 
@@ -112,25 +112,34 @@ class GlooGroup:
 
 
 class _GlooWork:
+    """Holds torch's work no longer than it must: whoever drops the last one of a group closes its connections, which
+    stops training for 20 ms."""
+
     def __init__(self, work: Any) -> None:
         self._work = work
         self.done = False
 
+    def given_up(self) -> Any:
+        """Torch's work, which its group's thread drops."""
+        work, self._work = self._work, None
+        return work
+
     def wait(self, seconds: float) -> bool:
         if self.done:
             return True
+        if (work := self._work) is None:
+            raise abandoned()
         try:
-            self._work.wait(timedelta(seconds=max(seconds, 0.001)))
+            work.wait(timedelta(seconds=max(seconds, 0.001)))
         except RuntimeError as error:
-            if not self._work.is_completed():
+            if not work.is_completed():
                 return False  # this wait timed out; the operation goes on
             # It completed, possibly just now: wait once more to learn whether it failed.
             try:
-                self._work.wait(timedelta(seconds=0.001))
+                work.wait(timedelta(seconds=0.001))
             except RuntimeError as final:
-                self.done = True
                 raise PeerLost(first_line(final)) from error
-        self.done = True
+        self.done, self._work = True, None
         return True
 
 
