@@ -73,4 +73,5 @@ def run(
         thread.start()
     for thread in threads:
         thread.join(90)
+    server.close()
     return results

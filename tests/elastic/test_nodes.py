@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.elastic.comm.authentication import Meeting
-from malletrain.elastic.comm.group import Group, SoloGroup, Work
+from malletrain.elastic.comm.group import Group, SoloGroup, Work, wait_complete
 from malletrain.elastic.comm.node_group import LocalRank, find_local_rank
 from malletrain.elastic.comm.static_rendezvous import environment_world, meeting_file, rank_and_size
 from malletrain.elastic.comm.world_group import make_world_group
@@ -246,7 +246,7 @@ def test_an_operation_that_is_kept_does_not_keep_its_group_open() -> None:
 
     def act(group: Group) -> None:
         kept.extend(group.all_reduce(torch.zeros(1)) for _ in range(2))
-        group_contract.done(kept[-1])
+        wait_complete(kept[-1])
 
     before = threads()
     run(2, act)
