@@ -1,0 +1,209 @@
+"""A pilot's life on a site, played for a minute: `malletrain doctor --try`. What Slurm does is seen, whatever its
+settings are called.
+
+1. A held task, as `mtbatch` submits it, is pinned to an idle node and released.
+2. A main job wants that node, and nothing is done for it: Slurm must preempt the pilot.
+3. Another pilot begins there, another main job comes, and the pilot is taken back as the daemon does.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from malletrain.domain.decision import RecyclePilot, StartPilot
+from malletrain.domain.errors import MalletrainError
+from malletrain.domain.snapshot import SlurmState
+from malletrain.slurm.cluster import SlurmCluster
+from malletrain.slurm.command import Commands
+from malletrain.slurm.formats.squeue import TaskRecord
+from malletrain.slurm.formats.states import job_state
+from malletrain.slurm.queries import Queries
+from malletrain.slurm.site.site_facts import Finding, Harvest, PartitionFacts, SiteFacts
+from malletrain.slurm.submission.sbatch import PILOT_OPTIONS, BatchRequest
+from malletrain.wire.munge import user_name
+
+#: Seconds. slurmctld's main scheduler runs once a minute at least (sched_interval, slurm.conf(5)).
+PATIENCE_S = 90.0
+
+#: Main jobs that begin within so many seconds (the README's word for preemption by Slurm) are no finding.
+QUICK_S = 10.0
+
+_POLL_S = 0.2
+_BEGUN = (SlurmState.RUNNING, SlurmState.COMPLETING, SlurmState.COMPLETED)
+
+
+class NotPlayed(MalletrainError):
+    """The rehearsal cannot go on; `finding` says why, and what to do."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.what)
+        self.finding = finding
+
+
+def rehearse(
+    commands: Commands,
+    facts: SiteFacts,
+    harvest: Harvest,
+    main_options: Sequence[str] = (),
+    pilot_options: Sequence[str] = PILOT_OPTIONS,
+) -> Iterator[Finding]:
+    """What is seen, as it is seen. Close the iterator when you stop early: all jobs are cancelled then.
+
+    Args:
+        main_options: of sbatch, for main jobs: partition and account, where the caller's defaults will not do.
+        pilot_options: as `pilot.sbatch` has them.
+    Raises `ClusterUnavailable`: Slurm does not answer.
+    """
+    play = _Play(commands, facts, harvest, tuple(main_options), tuple(pilot_options))
+    try:
+        yield from play.scenes()
+    except NotPlayed as stopped:
+        yield stopped.finding
+    finally:
+        play.clear()
+
+
+@dataclass
+class _Play:
+    commands: Commands
+    facts: SiteFacts
+    harvest: Harvest
+    main_options: tuple[str, ...]
+    pilot_options: tuple[str, ...]
+    name: str = field(default_factory=lambda: f"malletrain-try-{secrets.token_hex(4)}")  #: of all its jobs
+
+    def __post_init__(self) -> None:
+        self._queries = Queries(self.commands, self.harvest.partition)
+        self._cluster = SlurmCluster(self.commands, self.harvest, lambda _job: os.getuid())
+
+    def scenes(self) -> Iterator[Finding]:
+        node = self._idle_node()
+        array = self._submit(self._pilot(), "a pilot", "see what is said of the harvest partition above")
+        begun_s = self._start(f"{array}_0", node)
+        yield Finding.ok(f"tried on {node}: a pilot began {begun_s:.1f} s after its release")
+        alone_s = self._main_job(node, lambda: None, f"{array}_0")
+        yield self._taken(alone_s)
+        self._wait(
+            lambda: self._cluster.snapshot().is_free(node), f"{node} is not idle again {PATIENCE_S:.0f} s later"
+        )
+        self._start(f"{array}_1", node)
+        back = RecyclePilot(0, f"{array}_1", node, "rehearsal")
+        helped_s = self._main_job(node, lambda: self._cluster.recycle([back]), f"{array}_1")
+        yield Finding.ok(f"where the daemon takes the pilot back, it begins {helped_s:.1f} s after it was submitted")
+
+    def clear(self) -> None:
+        """Cancel all jobs of the rehearsal, and wait until none holds a node."""
+        me, end = user_name(os.getuid()), time.monotonic() + PATIENCE_S
+        listed = ["squeue", "-h", "-o", "%i", "-n", self.name, "-u", me]
+        while time.monotonic() < end and self.commands.ask(listed).strip():
+            self.commands.run(["scancel", "-n", self.name, "-u", me])
+            time.sleep(_POLL_S)
+
+    # Jobs
+
+    def _pilot(self) -> list[str]:
+        request = BatchRequest(
+            self.name, 1, 1, self.harvest.partition, "/", b"", account=self.harvest.account, qos=self.harvest.qos,
+            tasks=2, pilot_options=self.pilot_options,
+        )  # fmt: skip
+        options = [f"--{name}" + (f"={value}" if value else "") for name, value in request.lines("rehearsal")]
+        return [*options, "--wrap=exec srun --ntasks=1 sleep 600"]
+
+    def _submit(self, options: Sequence[str], what: str, remedy: str) -> int:
+        answer = self.commands.run(["sbatch", "--parsable", "--output=/dev/null", *options])
+        number = answer.output.strip().partition(";")[0].rpartition("\n")[2]
+        if not answer.ok or not number.isdigit():
+            raise NotPlayed(Finding.error(f"sbatch refuses {what}: {answer.error or answer.output[:200]}", remedy))
+        return int(number)
+
+    def _start(self, pilot: str, node: str) -> float:
+        """Seconds from a pilot's release to its beginning."""
+        (outcome,) = self._cluster.start([StartPilot(0, pilot, node, 60.0, "rehearsal")])
+        if not outcome.done:
+            raise NotPlayed(Finding.error(f"a pilot cannot be started: {outcome.detail}", "see the errors above"))
+        return self._wait(
+            lambda: self._state(pilot) is SlurmState.RUNNING,
+            f"a pilot pinned to idle node {node} has not begun {PATIENCE_S:.0f} s after its release",
+            lambda: f"Slurm's reason is {self._reason(pilot)}: see squeue(1), JOB REASON CODES",
+        )
+
+    def _main_job(self, node: str, then: Callable[[], object], pilot: str) -> float:
+        """Seconds from the submission of a main job that wants the pilot's node to its beginning."""
+        options = [f"--job-name={self.name}", f"--nodelist={node}", "--nodes=1", "--exclusive", "--time=1"]
+        refused = "--main='-p PARTITION -A ACCOUNT' says with which options you may submit main jobs"
+        job = str(self._submit([*options, *self.main_options, "--wrap=sleep 20"], "a main job", refused))
+        then()
+        took_s = self._wait(
+            lambda: self._state(job) in _BEGUN,
+            f"a main job that wants the pilot's node has not begun after {PATIENCE_S:.0f} s ({self._settings()})",
+            lambda: f"Slurm's reason is {self._reason(job)}; docs/how-to/admin-slurm.md has what pilots need",
+        )
+        beside = self._row(pilot)
+        if beside is not None and job_state(beside.state) in (SlurmState.RUNNING, SlurmState.SUSPENDED):
+            raise NotPlayed(
+                Finding.error(
+                    f"the pilot is {beside.state.lower()} while a main job runs on its node ({self._settings()})",
+                    f"set PreemptMode=REQUEUE and OverSubscribe=NO on partition {self.harvest.partition}",
+                )
+            )
+        self.commands.run(["scancel", job])
+        return took_s
+
+    # What is seen
+
+    def _taken(self, seconds: float) -> Finding:
+        said = f"without the daemon's help a main job takes the pilot's node {seconds:.1f} s after it was submitted"
+        if seconds <= QUICK_S:
+            return Finding.ok(said)
+        return Finding.warning(
+            f"{said} ({self._settings()})",
+            "lower GraceTime of the harvest partition, PreemptExemptTime, sched_interval and `defer` "
+            "(SchedulerParameters), or KillWait, whichever is of this length",
+        )
+
+    def _settings(self) -> str:
+        """What Slurm is told of preemption, in its own words."""
+        harvest = self.facts.partitions.get(self.harvest.partition)
+        main = [f"{each.name}: {each.tier}" for each in self._mains()]
+        exempt = self.facts.words.get("PreemptExemptTime", "")
+        parts = [f"PreemptType={self.facts.preempt_type}", f"PreemptMode={self.facts.preempt_mode}"]
+        if harvest is not None:
+            parts += [f"{harvest.name}: PreemptMode={harvest.preempt_mode} GraceTime={harvest.grace_s:g}"]
+            parts += [f"tiers {harvest.name}: {harvest.tier}, {', '.join(main)}"]
+        return ", ".join([*parts, f"PreemptExemptTime={exempt}"] if exempt else parts)
+
+    def _mains(self) -> tuple[PartitionFacts, ...]:
+        return self.facts.main_partitions(self.harvest.partition)
+
+    def _idle_node(self) -> str:
+        snapshot, shared = self._cluster.snapshot(), frozenset[str]().union(*(each.nodes for each in self._mains()))
+        for node in snapshot.nodes:
+            if snapshot.is_free(node.name) and self.harvest.partition in node.partitions and node.name in shared:
+                return node.name
+        where = f"no node that {self.harvest.partition} shares with a main partition is idle now"
+        raise NotPlayed(Finding.warning(f"not tried: {where}", "try again when sinfo shows one"))
+
+    def _row(self, job: str) -> TaskRecord | None:
+        rows = self._queries.array(int(job.partition("_")[0]))
+        return next((row for row in rows if "_" not in job or int(job.partition("_")[2]) in row.tasks), None)
+
+    def _state(self, job: str) -> SlurmState | None:
+        row = self._row(job)
+        return None if row is None else job_state(row.state)
+
+    def _reason(self, job: str) -> str:
+        row = self._row(job)
+        return "none: Slurm has forgotten it" if row is None else row.reason or row.state
+
+    def _wait(self, condition: Callable[[], bool], what: str, remedy: Callable[[], str] = lambda: "") -> float:
+        """Seconds until a condition holds. Raises `NotPlayed`: it does not in time."""
+        began = time.monotonic()
+        while not condition():
+            if time.monotonic() - began > PATIENCE_S:
+                raise NotPlayed(Finding.error(what, remedy()))
+            time.sleep(_POLL_S)
+        return time.monotonic() - began

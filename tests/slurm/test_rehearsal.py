@@ -1,0 +1,76 @@
+"""`malletrain doctor --try` on real labs: what Slurm does with a pilot is seen, and nothing of it is left."""
+
+from __future__ import annotations
+
+import pytest
+
+from malletrain.slurm.command import Commands
+from malletrain.slurm.site import rehearsal, site_facts
+from malletrain.slurm.site.rehearsal import rehearse
+from malletrain.slurm.site.site_facts import Finding, Harvest, Level
+from scripts.lab import Change, Lab
+
+pytestmark = pytest.mark.slurm
+
+#: Sites that differ in what becomes of a pilot that is in a main job's way alone: change, restart, what is said.
+FAULTS = {
+    "preempt/none": (
+        Change(settings={"PreemptType": "preempt/none", "PreemptMode": "OFF"},
+               partitions={"harvest": {"PreemptMode": "OFF", "GraceTime": "0"}}),
+        True, "PreemptType=preempt/none",
+    ),
+    "mode off": (Change(partitions={"harvest": {"PreemptMode": "OFF"}}), False, "harvest: PreemptMode=OFF"),
+    "exempt": (Change(settings={"PreemptExemptTime": "00:10:00"}), False, "PreemptExemptTime=00:10:00"),
+    "suspended": (
+        Change(settings={"PreemptMode": "SUSPEND,GANG", "SelectTypeParameters": "CR_Core"},
+               partitions={"harvest": {"PreemptMode": "SUSPEND", "OverSubscribe": "FORCE:1"}, "batch": {"OverSubscribe":"FORCE:1"}}),
+        True, "the pilot is suspended while a main job runs",
+    ),
+}  # fmt: skip
+
+
+def play(lab: Lab) -> list[Finding]:
+    commands = Commands(lab.env)
+    return list(rehearse(commands, site_facts.read(commands), Harvest("harvest"), ["-p", "batch"]))
+
+
+def left(lab: Lab) -> str:
+    return lab.run(["squeue", "-h", "-r", "-t", "PD,R,CG,S", "-o", "%i %j %T"]).stdout
+
+
+def test_a_sound_site_is_seen_to_preempt_and_to_give_back(any_lab: Lab) -> None:
+    found = play(any_lab)
+    assert [finding.level for finding in found] == [Level.OK] * 3, found
+    assert left(any_lab) == ""
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_of_preemption_are_seen_by_their_effect(
+    any_lab: Lab, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change, restart, said = FAULTS[fault]
+    monkeypatch.setattr(rehearsal, "PATIENCE_S", 40.0 if fault == "suspended" else 12.0)
+    with any_lab.changed(change, restart=restart):
+        began, fault_found = play(any_lab)
+        assert began.level is Level.OK
+        assert fault_found.level is Level.ERROR
+        assert fault_found.remedy
+        assert said in fault_found.what
+        assert left(any_lab) == ""
+
+
+def test_one_that_is_stopped_leaves_nothing_behind(any_lab: Lab) -> None:
+    commands = Commands(any_lab.env)
+    seen = rehearse(commands, site_facts.read(commands), Harvest("harvest"), ["-p", "batch"])
+    assert next(seen).level is Level.OK
+    assert "RUNNING" in left(any_lab)
+    seen.close()  # type: ignore[attr-defined]
+    assert left(any_lab) == ""
+
+
+def test_a_main_job_that_is_refused_names_the_option(any_lab: Lab) -> None:
+    commands = Commands(any_lab.env)
+    *_, refused = rehearse(commands, site_facts.read(commands), Harvest("harvest"), ["-p", "nowhere"])
+    assert refused.level is Level.ERROR
+    assert "nowhere" not in left(any_lab)
+    assert "--main" in refused.remedy
