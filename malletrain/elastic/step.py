@@ -23,7 +23,7 @@ class Step:
     takes over what the body has begun. `weight`, `backwards`: see `Session.step`."""
 
     def __init__(self, runtime: Runtime, weight: float | None, backwards: int) -> None:
-        r = runtime
+        r = self._runtime = runtime
         if weight is not None and not 0.0 <= weight < math.inf:
             raise ElasticError(f"s.step(weight=...) must be a number of at least 0, not {weight}")
         if backwards < 1:
@@ -33,7 +33,6 @@ class Step:
                 "s.step(backwards=N) does not bear a measured noise scale (a batch that changes measures it: "
                 "Options(noise_scale=False))"
             )
-        self._runtime = runtime
         self._weight = weight
         self._backwards = backwards
         self._copy: tuple[bytes, list[torch.Tensor]] | None = None
@@ -77,8 +76,7 @@ class Step:
         self._began, self._waited_s = time.monotonic(), r.committer.waited_s
         if self._backwards > 1:
             self._keep_state()  # the first pass's optimizer step is undone if a later pass is aborted
-        samples = r.reducer.samples
-        weight = samples if self._weight is None or not samples else self._weight
+        weight = r.reducer.samples if self._weight is None or not r.reducer.samples else self._weight
         r.reducer.set_terms(weight, self._backwards, self._commit)
         r.reducer.on_abort = self._keep_state
         r.lifecycle.step_began = self._began

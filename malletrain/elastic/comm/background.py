@@ -6,7 +6,11 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from malletrain.elastic.comm.device_group import DeviceGroup
+    from malletrain.elastic.comm.group import Group
 
 
 class BackgroundThread(threading.Thread):
@@ -65,13 +69,7 @@ class Background(Task):
         BackgroundThread(self.run, name)
 
 
-class Abandonable(Protocol):
-    """What must be given up, where nobody wants it any more."""
-
-    def abandon(self) -> None: ...
-
-
-Made = TypeVar("Made", bound=Abandonable)
+Made = TypeVar("Made", bound="Group | DeviceGroup")
 
 
 class Making(Background, Generic[Made]):

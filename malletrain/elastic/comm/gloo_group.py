@@ -112,8 +112,7 @@ class GlooGroup:
 
 
 class _GlooWork:
-    """Holds torch's work no longer than it must: whoever drops the last one of a group closes its connections, which
-    stops training for 20 ms."""
+    """Keeps torch's work no longer than it must: dropping a group's last one closes it, and takes 20 ms."""
 
     def __init__(self, work: Any) -> None:
         self._work = work

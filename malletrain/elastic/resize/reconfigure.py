@@ -208,7 +208,6 @@ class Reconfigurer:
         self._pending_groups.entered(plan.generation)
 
     def _recover_state(self, plan: messages.Plan, group: Group) -> None:
-        began = time.monotonic()
         try:
             self.recovery.recover(plan, group)
         except PeerLost as lost:
@@ -222,7 +221,6 @@ class Reconfigurer:
                 why = "it missed a round that others have committed, and joins anew"
                 self._leave(0, saves=self.recovery.is_last and self._checkpointing.can_write, why=why)
             raise
-        log.debug("generation %d: state recovered after %.3f s", plan.generation, time.monotonic() - began)
 
     # --- 7. the report ----------------------------------------------------------------------------------------
 
@@ -337,7 +335,6 @@ class Reconfigurer:
                     member.release(f"peers are lost and the daemon is silent{kept}")
                 link.changed.wait(POLL_INTERVAL_S)
         if plan is not None and plan.voids(tried) and not member.has_seat(plan):
-            # (Who else is left, nobody knows.)
             self._leave(plan.generation, saves=self._checkpointing.can_write and self._ends_world(plan))
         if plan is None or self._must_end():
             self._leave(0, saves=self._checkpointing.can_write)

@@ -18,7 +18,6 @@ Nothing: the same reckoning around a moment in which nothing happens, over as ma
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import os
@@ -33,12 +32,13 @@ from pathlib import Path
 
 from malletrain.loop.membership.admission import Claim
 from malletrain.loop.membership.state import MembershipSettings
+from scripts.bench.shared import options_of
 from scripts.lab.ports import free_port
 from tests.elastic.coordinator import ARRAY, JOB, Coordinator, Pod
 from tests.gpu.one_gpu import environment_of
 from tests.waiting import wait_until
 
-SCRIPT = str(Path(__file__).resolve().parents[3] / "tests" / "elastic" / "train_large.py")
+SCRIPT = str(Path(__file__).with_name("train_large.py"))
 
 #: Steps from a signal to the second step after the switch, most often.
 AROUND = 5
@@ -54,7 +54,7 @@ class Field:
         self.daemon.start()
         self.pod = Pod(directory)
         self.restarts = dict.fromkeys(range(seats), -1)
-        self.options = ["--width", str(width), "--stop", str(directory / "stop"), "--device", device]
+        self.options = [str(width), str(directory / "stop"), device]
 
     def _gather(self, seconds: float) -> None:
         """Newcomers wait so long for each other. (Leavers wait for a tenth of it.)"""
@@ -198,7 +198,7 @@ def measure(field: Field, kinds: list[str], small: int, large: int) -> Iterator[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--width", type=int, default=4166)
     parser.add_argument("--small", type=int, default=2)

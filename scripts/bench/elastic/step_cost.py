@@ -8,50 +8,40 @@ model of 42 tensors: the ratio of the medians to the loop over a `DataLoader` th
 over rows of a tensor, which loads nothing; the seconds by which the first step is longer; and how many calls of
 functions of malletrain a step makes.
 
-Several workers: both have the environment that a pilot's launcher gives. On a GPU both sum over NCCL, and all workers
-share the device: the link between them is loopback. Blocks of steps alternate (DDP, ours, ours, DDP, ...), so that
-whatever else the machine does hits both alike. Printed: median step of each, and the ratio ours/DDP, paired by block,
-with a 95 % bootstrap confidence interval of its median.
+Several workers: processes that were started together train the same model by a session and by DDP, whole steps with
+their batches. On a GPU both sum over NCCL, and all workers share the device: the link between them is loopback.
+Blocks of steps alternate (DDP, ours, ours, DDP, ...), so that whatever else the machine does hits both alike.
+Printed: median step of each, and the ratio ours/DDP, paired by block, with a 95 % bootstrap interval of its median.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
+import itertools
 import json
 import os
-import random
-import secrets
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.multiprocessing.spawn import spawn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import malletrain
 from malletrain import elastic
-from malletrain.elastic.comm.authentication import Meeting
-from malletrain.elastic.comm.carrier import find_carrier
-from malletrain.elastic.comm.device_group import PairedGroup
-from malletrain.elastic.comm.node_group import LocalRank
-from malletrain.elastic.comm.peer_store import StoreServer
-from malletrain.elastic.comm.step_commit import StepCommitter, TrainingWorld
-from malletrain.elastic.comm.world_group import make_world_group
-from malletrain.elastic.gradients.reducer import GradientReducer
-from malletrain.elastic.invariants.agreement import Agreement, RoundKind
-from malletrain.elastic.invariants.digest import digest
-from malletrain.elastic.state.training_state import Position
-from tests.elastic.stores import Calm
-from tests.elastic.train_large import build as build_large
+from malletrain.elastic.comm.static_rendezvous import MEETING_FOLDER_VARIABLE
+from scripts.bench.elastic.train_large import build as build_large
+from scripts.bench.elastic.train_large import data
+from scripts.bench.shared import bootstrap, options_of
+from scripts.lab.ports import free_port
 from tests.gpu.one_gpu import environment_of
 
 LAYERS = 21
@@ -144,68 +134,49 @@ def against_plain(rounds: int, steps: int) -> None:
 # -- several workers, against DistributedDataParallel
 
 
-def reducer_of(rank: int, workers: int, meeting: Meeting, model: nn.Module) -> GradientReducer:
-    """The gradients' reducer of one member of a world of `workers`; blocks until all have come."""
-    committer = StepCommitter(Calm())
-    carrier, patience = find_carrier(model, os.environ), timedelta(seconds=60)
-    group = make_world_group(meeting, rank, workers, LocalRank(), "127.0.0.1", patience, carrier)
-    if isinstance(group, PairedGroup):
-        group.connect_now(patience, lambda: None)
-    committer.world = TrainingWorld(1, tuple(str(r) for r in range(workers)), group)
-    reducer = GradientReducer(list(model.named_parameters()), committer, mean=True)
-    # Members compare a row in each step, as in a session.
-    values = functools.partial(digest, list(model.named_parameters()))
-    agreement = Agreement(committer, Position(), lambda: 0, lambda: {"lr": 1e-4}, values)
-    reducer.open_pass = functools.partial(agreement.open, RoundKind.STEP)
-    return reducer
+def model_of(options: argparse.Namespace) -> tuple[nn.Module, torch.optim.Optimizer]:
+    model = build_large(options.width).to(options.device)
+    return model, torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
 
 
-def begin(rank: int, device: str) -> bool:
-    """Prepare this process as one of several on `device`; whether that is a GPU, which they share."""
+def training(
+    batches: Iterator[Any],
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    device: str,
+    over: Callable[[str], Any],
+) -> Iterator[None]:
+    """The same steps for both. `over`: called at the end of each."""
+    for batch in batches:
+        x, y = (part.to(device) for part in batch)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        over("")
+        yield
+
+
+def worker(rank: int, options: argparse.Namespace, directory: str) -> None:
     torch.set_num_threads(1)
-    torch.manual_seed(0)
-    gpu = device == "cuda"
-    if gpu:
-        os.environ.update(environment_of(rank))
-        torch.cuda.set_device(0)
-    return gpu
-
-
-def meet_for_ddp(rank: int, workers: int, directory: str, *, gpu: bool) -> None:
-    """Make DDP's process group, over NCCL on a GPU; the processes meet in a file of `directory`."""
-    meet = f"file://{directory}/meet"
-    dist.init_process_group("nccl" if gpu else "gloo", init_method=meet, rank=rank, world_size=workers)
-
-
-def serve_meeting() -> tuple[StoreServer, Meeting]:
-    """Where the members of one world meet. The server serves as long as it is referred to."""
-    server = StoreServer("127.0.0.1")
-    meeting = Meeting(server.address, 1, secrets.token_hex())
-    server.trust(meeting)
-    return server, meeting
-
-
-def worker(rank: int, options: argparse.Namespace, meeting: Meeting, directory: str) -> None:
-    gpu = begin(rank, options.device)
-    meet_for_ddp(rank, options.workers, directory, gpu=gpu)
-    theirs, ours = build_large(options.width).to(options.device), build_large(options.width).to(options.device)
-    ours.load_state_dict(theirs.state_dict())
+    gpu: bool = options.device == "cuda"
+    os.environ |= environment_of(rank) if gpu else {}
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(options.workers), MEETING_FOLDER_VARIABLE: directory}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(options.port)}
+    dist.init_process_group("nccl" if gpu else "gloo")
+    ours, rare = model_of(options), elastic.Options(world=elastic.environment_world(os.environ))
+    session = elastic.Session(*ours, data(), batch_size=options.batch, options=rare)
+    theirs, optimizer = model_of(options)
+    loader = DataLoader(data(), options.batch // options.workers, sampler=DistributedSampler(data()))
+    over = session._runtime.end_step_for  # what DDP trains next is no part of it
     parallel = nn.parallel.DistributedDataParallel(theirs)
-    reducer = reducer_of(rank, options.workers, meeting, ours)
-    optimizers = [torch.optim.SGD(m.parameters(), lr=1e-4, momentum=0.9) for m in (theirs, ours)]
-    each = options.batch // options.workers
-    x = torch.randn(each, 1024, generator=torch.Generator().manual_seed(rank)).to(options.device)
-    y = torch.randint(0, 1024, (each,), generator=torch.Generator().manual_seed(rank)).to(options.device)
+    again = (batch for _ in itertools.count() for batch in loader)
+    batches = (batch for _ in session.epochs(10**6) for batch in session.batches())
+    loops = training(again, parallel, optimizer, options.device, str), training(batches, *ours, options.device, over)
 
     def block(mine: bool, steps: int) -> float:
         began = time.perf_counter()
         for _ in range(steps):
-            optimizer = optimizers[int(mine)]
-            if mine:
-                reducer.arm(each, options.batch)
-            optimizer.zero_grad()
-            nn.functional.cross_entropy((ours if mine else parallel)(x), y).backward()
-            optimizer.step()
+            next(loops[mine])
         if gpu:
             torch.cuda.synchronize()
         return (time.perf_counter() - began) / steps
@@ -219,30 +190,27 @@ def worker(rank: int, options: argparse.Namespace, meeting: Meeting, directory: 
         took = {mine: block(mine, options.steps) for mine in order}
         rows.append((took[True], took[False]))
     if rank == 0:
-        for left, right in zip(ours.parameters(), theirs.parameters(), strict=True):
-            torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-6)
         Path(directory, "rows").write_text(json.dumps(rows))
-    dist.barrier()
     dist.destroy_process_group()
 
 
 def against_ddp(options: argparse.Namespace) -> None:
     """Print the ratio of our steps to DDP's, of several workers."""
-    _server, meeting = serve_meeting()
+    options.port = free_port()
     with tempfile.TemporaryDirectory() as directory:
-        spawn(worker, (options, meeting, directory), nprocs=options.workers)
+        spawn(worker, (options, directory), nprocs=options.workers)
         rows = json.loads(Path(directory, "rows").read_text())
     ratios = [mine / theirs for mine, theirs in rows]
-    shuffled = sorted(statistics.median(random.Random(seed).choices(ratios, k=len(ratios))) for seed in range(2000))
+    low, high = bootstrap(ratios, np.median)
     ours, ddp = (statistics.median(each) for each in zip(*rows, strict=True))
     print(
         f"{options.workers} workers on {options.device}: ours {ours:.4f} s, DDP's {ddp:.4f} s, ratio "
-        f"{statistics.median(ratios):.3f} [{shuffled[50]:.3f}, {shuffled[1949]:.3f}], load {os.getloadavg()[0]:.1f}"
+        f"{statistics.median(ratios):.3f} [{low:.3f}, {high:.3f}], load {os.getloadavg()[0]:.1f}"
     )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--rounds", type=int, default=9, help="blocks of each")
     parser.add_argument("--steps", type=int, default=100, help="of a block")
     parser.add_argument("--workers", type=int, default=1, help="more than one: against DDP")

@@ -1,12 +1,12 @@
 """The training script that is measured: fully connected layers on random data, SGD with momentum, a diary of commits.
 
-25.9 million parameters with the default width, so 207 MB of state.
+train_large.py WIDTH STOP DEVICE    until the file STOP is there; width 4166 makes 207 MB of state
 """
 
 from __future__ import annotations
 
-import argparse
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -30,31 +30,25 @@ def data() -> TensorDataset:
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--width", type=int, default=4166)
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--stop", type=Path, required=True)
-    parser.add_argument("--device", default="cpu")
-    options = parser.parse_args()
+def main(width: int, stop: Path, device: str) -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    model = build(options.width).to(options.device)
+    model = build(width).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
-    s = elastic.Session(model, optimizer, data(), batch_size=options.batch)
+    s = elastic.Session(model, optimizer, data(), batch_size=64)
     me = f"{os.environ['SLURM_ARRAY_TASK_ID']}.{os.environ['SLURM_RESTART_COUNT']}"
     with (Path(os.environ["MALLETRAIN_TEST_DIR"]) / f"commits-{me}").open("a", buffering=1) as diary:
         for _ in s.epochs(10**6):
             for batch in s.batches():
                 with s.step():
-                    x, y = (part.to(options.device, non_blocking=True) for part in batch)
+                    x, y = (part.to(device, non_blocking=True) for part in batch)
                     optimizer.zero_grad()
                     nn.functional.cross_entropy(model(x), y).backward()
                     optimizer.step()
                     diary.write(f"{time.time():.4f} {s.steps_done} {s.size}\n")
-                if options.stop.exists():
+                if stop.exists():
                     return
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
