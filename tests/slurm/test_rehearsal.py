@@ -23,7 +23,8 @@ FAULTS = {
     "exempt": (Change(settings={"PreemptExemptTime": "00:10:00"}), False, "PreemptExemptTime=00:10:00"),
     "suspended": (
         Change(settings={"PreemptMode": "SUSPEND,GANG", "SelectTypeParameters": "CR_Core"},
-               partitions={"harvest": {"PreemptMode": "SUSPEND", "OverSubscribe": "FORCE:1"}, "batch": {"OverSubscribe":"FORCE:1"}}),
+               partitions={"harvest": {"PreemptMode": "SUSPEND", "OverSubscribe": "FORCE:1"},
+                           "batch": {"OverSubscribe": "FORCE:1"}}),
         True, "the pilot is suspended while a main job runs",
     ),
 }  # fmt: skip
