@@ -36,8 +36,6 @@ class Step:
         self._weight = weight
         self._backwards = backwards
         self._copy: tuple[bytes, list[torch.Tensor]] | None = None
-        self._began = self._waited_s = 0.0
-        self._taken = 0
         self.is_block = False
 
     def begin(self, share: Share) -> None:

@@ -6,11 +6,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic, TypeVar
-
-if TYPE_CHECKING:
-    from malletrain.elastic.comm.device_group import DeviceGroup
-    from malletrain.elastic.comm.group import Group
+from typing import Generic, Protocol, TypeVar
 
 
 class BackgroundThread(threading.Thread):
@@ -69,7 +65,13 @@ class Background(Task):
         BackgroundThread(self.run, name)
 
 
-Made = TypeVar("Made", bound="Group | DeviceGroup")
+class Abandonable(Protocol):
+    """What must be given up, where nobody wants it any more."""
+
+    def abandon(self) -> None: ...
+
+
+Made = TypeVar("Made", bound=Abandonable)
 
 
 class Making(Background, Generic[Made]):
