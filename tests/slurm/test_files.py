@@ -93,22 +93,12 @@ def test_tables_without_a_heading_are_refused_with_what_to_save(source: str, tmp
 
 
 @pytest.mark.data
-@pytest.mark.parametrize(
-    ("source", "jobs", "state"),
-    [
-        ("rivos/squeue_out.json", 2, None),
-        ("fox/scontrol_resource1.txt", 3, SlurmState.PENDING),
-        ("fox/scontrol_resource2.txt", 3, SlurmState.PENDING),
-        ("meta-gcm/scontrol_out_multi_node.txt", 1, SlurmState.RUNNING),
-        ("meta-gcm/scontrol_out_main_array_job.txt", 2, SlurmState.RUNNING),
-    ],
-)
-def test_queues_of_real_sites(source: str, jobs: int, state: SlurmState | None, tmp_path: Path) -> None:
-    seen = read_files.snapshot(folder_of(tmp_path, sinfo=_given("rivos/sinfo_out.json"), squeue=_given(source)))
-    assert len(seen.jobs) == jobs
+def test_the_queue_of_a_real_site(tmp_path: Path) -> None:
+    seen = read_files.snapshot(
+        folder_of(tmp_path, sinfo=_given("rivos/sinfo_out.json"), squeue=_given("rivos/squeue_out.json"))
+    )
+    assert len(seen.jobs) == 2
     assert SlurmState.UNKNOWN not in {job.state for job in seen.jobs}
-    if state is not None:
-        assert {job.state for job in seen.jobs} == {state}
 
 
 def _given(source: str) -> Path:

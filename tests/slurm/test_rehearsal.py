@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pwd
+
 import pytest
 
 from malletrain.slurm.command import Commands
@@ -9,6 +11,9 @@ from malletrain.slurm.site import rehearsal, site_facts
 from malletrain.slurm.site.rehearsal import rehearse
 from malletrain.slurm.site.site_facts import Finding, Harvest, Level
 from scripts.lab import Change, Lab
+from tests.slurm.test_authority import HARVEST, accounted
+
+__all__ = ["accounted"]
 
 pytestmark = pytest.mark.slurm
 
@@ -72,6 +77,15 @@ def test_one_that_is_stopped_leaves_nothing_behind(any_lab: Lab) -> None:
 def test_a_main_job_that_is_refused_names_the_option(any_lab: Lab) -> None:
     commands = Commands(any_lab.env)
     *_, refused = rehearse(commands, site_facts.read(commands), Harvest("harvest"), ["-p", "nowhere"])
-    assert refused.level is Level.ERROR
-    assert "nowhere" not in left(any_lab)
+    assert refused.level is Level.WARNING
     assert "--main" in refused.remedy
+    assert left(any_lab) == ""
+
+
+def test_root_plays_the_pilot_of_the_daemons_user(accounted: Lab) -> None:
+    """Who may have no account for main jobs."""
+    commands = Commands(accounted.env)
+    uid = pwd.getpwnam("malletrain").pw_uid
+    found = list(rehearse(commands, site_facts.read(commands), HARVEST, ["-p", "batch"], uid=uid))
+    assert [finding.level for finding in found] == [Level.OK] * 3, found
+    assert left(accounted) == ""

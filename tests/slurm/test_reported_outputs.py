@@ -148,9 +148,6 @@ def test_times_in_forms_of_iso_are_read(tmp_path: Path, blank: str) -> None:
 def test_other_times_are_refused_with_the_cause(tmp_path: Path, form: str) -> None:
     with pytest.raises(InvalidInput, match="unset SLURM_TIME_FORMAT"):
         read(tmp_path, reservations=reservation(form, form))
-    job = f"JobId=1 JobName=x UserId=ada(7) JobState=PENDING StartTime={form} Partition=main NodeList=(null)\n"
-    with pytest.raises(InvalidInput, match="unset SLURM_TIME_FORMAT"):
-        read(tmp_path, squeue=job)
     table = f"JOBID|STATE|START_TIME|SCHEDNODES\n1|PENDING|{form}|n1\n"
     with pytest.raises(InvalidInput, match=r"squeue\.txt:2: .*unset SLURM_TIME_FORMAT"):
         read(tmp_path, squeue=table)
@@ -166,8 +163,8 @@ def test_the_reported_ones_are_read_or_refused_as_their_notes_expect() -> None:
     seven = reported("02-padding-outgrown-squeue").jobs[0]
     assert (seven.id, len(seven.nodes)) == ("7", 100)
     for name in (
-        "18-sinfo-error-line-first", "22-squeue-name-with-pipe", "24-squeue-l-cut-states", "26-squeue-empty-name-two-word-reason",
-        "40-array-throttle-and-ranges",
+        "18-sinfo-error-line-first", "22-squeue-name-with-pipe", "24-squeue-l-cut-states",
+        "26-squeue-empty-name-two-word-reason", "40-array-throttle-and-ranges",
     ):  # fmt: skip
         with pytest.raises(InvalidInput, match="--json"):
             reported(name)

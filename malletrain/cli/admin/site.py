@@ -75,8 +75,8 @@ Example:
 def doctor(config_file: Path | None, as_text: bool, tries: bool, main: str) -> None:
     """Check a site, as the daemon's user on its machine, and name a remedy for each fault.
 
-    With --try while malletraind does not run: it would end the pilot. Exit status 1: pilots could not run, or would
-    harm main jobs.
+    --try is for root, while malletraind does not run: it would end the pilot. Exit status 1: pilots could not run, or
+    would harm main jobs.
     """
     config = configuration.load_or_defaults(config_file)
     slurm = config.slurm
@@ -117,10 +117,12 @@ def _show(finding: Finding) -> None:
 
 
 def _tried(config: Config, harvest: Harvest, main: str) -> Iterator[Finding]:
-    """What Slurm does with a pilot. Its jobs are cancelled also where this is interrupted or terminated."""
+    """What Slurm does with a pilot: the caller's, or for root the daemon's user's, who has the journal's folder. Its
+    jobs are cancelled also where this is interrupted or terminated."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    commands = _commands(config)
-    yield from rehearse(commands, site_facts.read(commands), harvest, shlex.split(main), config.pilot.sbatch)
+    commands, store = _commands(config), Path(config.store.path).parent
+    uid = store.stat().st_uid if os.geteuid() == 0 and store.is_dir() else None
+    yield from rehearse(commands, site_facts.read(commands), harvest, shlex.split(main), config.pilot.sbatch, uid)
 
 
 def _charging(config: Config) -> Finding:

@@ -103,9 +103,6 @@ def _job(row: Row, where: str) -> JobRecord:
     texts: dict[str, Any] = {name: scalars.text_or_empty(row.get(name, "")) for name in ("account", *JOB_TEXTS)}
     try:
         limit = scalars.duration(row.get("limit", ""))
-    except InvalidInput:
-        limit = None  # nothing rests on that of a table that somebody saved
-    try:
         times: dict[str, Any] = {name: scalars.moment(row.get(name, "")) for name in JOB_TIMES}
     except InvalidInput as error:
         raise InvalidInput(where, error.what) from error

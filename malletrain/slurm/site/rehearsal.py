@@ -12,25 +12,28 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from malletrain.domain.decision import RecyclePilot, StartPilot
 from malletrain.domain.errors import MalletrainError
-from malletrain.domain.snapshot import SlurmState
+from malletrain.domain.snapshot import NodeState, SlurmState
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
 from malletrain.slurm.formats.squeue import TaskRecord
 from malletrain.slurm.formats.states import job_state
 from malletrain.slurm.queries import Queries
-from malletrain.slurm.site.site_facts import Finding, Harvest, PartitionFacts, SiteFacts
+from malletrain.slurm.site.site_facts import ERROR, WARNING, Finding, Harvest, Level, SiteFacts
 from malletrain.slurm.submission.sbatch import PILOT_OPTIONS, BatchRequest
 from malletrain.wire.munge import user_name
 
 #: Seconds. slurmctld's main scheduler runs once a minute at least (sched_interval, slurm.conf(5)).
 PATIENCE_S = 90.0
 
-#: Main jobs that begin within so many seconds (the README's word for preemption by Slurm) are no finding.
+#: A main job that waits longer for Slurm to preempt a pilot (seconds) is worth a word.
 QUICK_S = 10.0
+
+#: Longer than a pilot is watched: one that its own limit ends was not preempted.
+_LIMIT_MIN = 10
 
 _POLL_S = 0.2
 _BEGUN = (SlurmState.RUNNING, SlurmState.COMPLETING, SlurmState.COMPLETED)
@@ -50,15 +53,17 @@ def rehearse(
     harvest: Harvest,
     main_options: Sequence[str] = (),
     pilot_options: Sequence[str] = PILOT_OPTIONS,
+    uid: int | None = None,
 ) -> Iterator[Finding]:
     """What is seen, as it is seen. Close the iterator when you stop early: all jobs are cancelled then.
 
     Args:
         main_options: of sbatch, for main jobs: partition and account, where the caller's defaults will not do.
         pilot_options: as `pilot.sbatch` has them.
+        uid: whose the pilot is, where root calls this; None: the caller's.
     Raises `ClusterUnavailable`: Slurm does not answer.
     """
-    play = _Play(commands, facts, harvest, tuple(main_options), tuple(pilot_options))
+    play = _Play(commands, facts, harvest, tuple(main_options), tuple(pilot_options), uid)
     try:
         yield from play.scenes()
     except NotPlayed as stopped:
@@ -74,22 +79,24 @@ class _Play:
     harvest: Harvest
     main_options: tuple[str, ...]
     pilot_options: tuple[str, ...]
+    uid: int | None
     name: str = field(default_factory=lambda: f"malletrain-try-{secrets.token_hex(4)}")  #: of all its jobs
 
     def __post_init__(self) -> None:
+        self._node = ""
         self._queries = Queries(self.commands, self.harvest.partition)
-        self._cluster = SlurmCluster(self.commands, self.harvest, lambda _job: os.getuid())
+        self._cluster = SlurmCluster(self.commands, self.harvest, lambda _job: self.uid or os.getuid())
 
     def scenes(self) -> Iterator[Finding]:
-        node = self._idle_node()
-        array = self._submit(self._pilot(), "a pilot", "see what is said of the harvest partition above")
+        node = self._node = self._idle_node()
+        array = self._submit(self._pilot(), "a pilot", "see what is said of the harvest partition above", ERROR)
         begun_s = self._start(f"{array}_0", node)
         yield Finding.ok(f"tried on {node}: a pilot began {begun_s:.1f} s after its release")
         alone_s = self._main_job(node, lambda: None, f"{array}_0")
-        yield self._taken(alone_s)
-        self._wait(
-            lambda: self._cluster.snapshot().is_free(node), f"{node} is not idle again {PATIENCE_S:.0f} s later"
-        )
+        said = f"without the daemon's help a main job takes the pilot's node {alone_s:.1f} s after it was submitted"
+        slow = "lower what is of this length: GraceTime, KillWait, PreemptExemptTime, sched_interval, or an epilog"
+        yield Finding.ok(said) if alone_s <= QUICK_S else Finding.warning(f"{said} ({self._settings()})", slow)
+        self._wait(lambda: self._cluster.snapshot().is_free(node), f"{node} is still busy {PATIENCE_S:.0f} s later")
         self._start(f"{array}_1", node)
         back = RecyclePilot(0, f"{array}_1", node, "rehearsal")
         helped_s = self._main_job(node, lambda: self._cluster.recycle([back]), f"{array}_1")
@@ -97,32 +104,33 @@ class _Play:
 
     def clear(self) -> None:
         """Cancel all jobs of the rehearsal, and wait until none holds a node."""
-        me, end = user_name(os.getuid()), time.monotonic() + PATIENCE_S
-        listed = ["squeue", "-h", "-o", "%i", "-n", self.name, "-u", me]
+        users, end = {user_name(os.getuid()), user_name(self.uid or os.getuid())}, time.monotonic() + PATIENCE_S
+        listed = ["squeue", "-a", "-h", "-o", "%i", "-n", self.name, "-u", ",".join(users)]
         while time.monotonic() < end and self.commands.ask(listed).strip():
-            self.commands.run(["scancel", "-n", self.name, "-u", me])
+            for user in users:
+                self.commands.run(["scancel", "-n", self.name, "-u", user])
             time.sleep(_POLL_S)
 
     # Jobs
 
     def _pilot(self) -> list[str]:
-        request = BatchRequest(
-            self.name, 1, 1, self.harvest.partition, "/", b"", account=self.harvest.account, qos=self.harvest.qos,
-            tasks=2, pilot_options=self.pilot_options,
-        )  # fmt: skip
+        where = self.harvest
+        request = BatchRequest(self.name, 1, 1, where.partition, "/", b"", tasks=2, pilot_options=self.pilot_options)
+        request = replace(request, account=where.account, qos=where.qos)
         options = [f"--{name}" + (f"={value}" if value else "") for name, value in request.lines("rehearsal")]
-        return [*options, "--wrap=exec srun --ntasks=1 sleep 600"]
+        owner = [] if self.uid is None else [f"--uid={self.uid}"]
+        return [*options, f"--time={_LIMIT_MIN}", *owner, "--wrap=exec srun --ntasks=1 sleep 600"]
 
-    def _submit(self, options: Sequence[str], what: str, remedy: str) -> int:
+    def _submit(self, options: Sequence[str], what: str, remedy: str, level: Level) -> int:
         answer = self.commands.run(["sbatch", "--parsable", "--output=/dev/null", *options])
         number = answer.output.strip().partition(";")[0].rpartition("\n")[2]
         if not answer.ok or not number.isdigit():
-            raise NotPlayed(Finding.error(f"sbatch refuses {what}: {answer.error or answer.output[:200]}", remedy))
+            raise NotPlayed(Finding(level, f"sbatch refuses {what}: {answer.error or answer.output[:200]}", remedy))
         return int(number)
 
     def _start(self, pilot: str, node: str) -> float:
         """Seconds from a pilot's release to its beginning."""
-        (outcome,) = self._cluster.start([StartPilot(0, pilot, node, 60.0, "rehearsal")])
+        (outcome,) = self._cluster.start([StartPilot(0, pilot, node, 60.0 * _LIMIT_MIN, "rehearsal")])
         if not outcome.done:
             raise NotPlayed(Finding.error(f"a pilot cannot be started: {outcome.detail}", "see the errors above"))
         return self._wait(
@@ -135,18 +143,18 @@ class _Play:
         """Seconds from the submission of a main job that wants the pilot's node to its beginning."""
         options = [f"--job-name={self.name}", f"--nodelist={node}", "--nodes=1", "--exclusive", "--time=1"]
         refused = "--main='-p PARTITION -A ACCOUNT' says with which options you may submit main jobs"
-        job = str(self._submit([*options, *self.main_options, "--wrap=sleep 20"], "a main job", refused))
+        job = str(self._submit([*options, *self.main_options, "--wrap=sleep 20"], "a main job", refused, WARNING))
         then()
         took_s = self._wait(
             lambda: self._state(job) in _BEGUN,
             f"a main job that wants the pilot's node has not begun after {PATIENCE_S:.0f} s ({self._settings()})",
             lambda: f"Slurm's reason is {self._reason(job)}; docs/how-to/admin-slurm.md has what pilots need",
         )
-        beside = self._row(pilot)
-        if beside is not None and job_state(beside.state) in (SlurmState.RUNNING, SlurmState.SUSPENDED):
+        row = self._row(pilot)
+        if row is not None and job_state(row.state) in (SlurmState.RUNNING, SlurmState.SUSPENDED):
             raise NotPlayed(
                 Finding.error(
-                    f"the pilot is {beside.state.lower()} while a main job runs on its node ({self._settings()})",
+                    f"the pilot is {row.state.lower()} while a main job runs on its node ({self._settings()})",
                     f"set PreemptMode=REQUEUE and OverSubscribe=NO on partition {self.harvest.partition}",
                 )
             )
@@ -155,34 +163,22 @@ class _Play:
 
     # What is seen
 
-    def _taken(self, seconds: float) -> Finding:
-        said = f"without the daemon's help a main job takes the pilot's node {seconds:.1f} s after it was submitted"
-        if seconds <= QUICK_S:
-            return Finding.ok(said)
-        return Finding.warning(
-            f"{said} ({self._settings()})",
-            "lower GraceTime of the harvest partition, PreemptExemptTime, sched_interval and `defer` "
-            "(SchedulerParameters), or KillWait, whichever is of this length",
-        )
-
     def _settings(self) -> str:
         """What Slurm is told of preemption, in its own words."""
-        harvest = self.facts.partitions.get(self.harvest.partition)
-        main = [f"{each.name}: {each.tier}" for each in self._mains()]
-        exempt = self.facts.words.get("PreemptExemptTime", "")
-        parts = [f"PreemptType={self.facts.preempt_type}", f"PreemptMode={self.facts.preempt_mode}"]
-        if harvest is not None:
-            parts += [f"{harvest.name}: PreemptMode={harvest.preempt_mode} GraceTime={harvest.grace_s:g}"]
-            parts += [f"tiers {harvest.name}: {harvest.tier}, {', '.join(main)}"]
-        return ", ".join([*parts, f"PreemptExemptTime={exempt}"] if exempt else parts)
-
-    def _mains(self) -> tuple[PartitionFacts, ...]:
-        return self.facts.main_partitions(self.harvest.partition)
+        harvest, tiers = self.facts.partitions[self.harvest.partition], self.facts.partitions.values()
+        return (
+            f"PreemptType={self.facts.preempt_type}, PreemptMode={self.facts.preempt_mode}, {harvest.name}: "
+            f"PreemptMode={harvest.preempt_mode} GraceTime={harvest.grace_s:g}, tiers "
+            + ", ".join(f"{each.name}: {each.tier}" for each in tiers if self._node in each.nodes)
+            + f", PreemptExemptTime={self.facts.words.get('PreemptExemptTime', 'none')}"
+        )
 
     def _idle_node(self) -> str:
-        snapshot, shared = self._cluster.snapshot(), frozenset[str]().union(*(each.nodes for each in self._mains()))
-        for node in snapshot.nodes:
-            if snapshot.is_free(node.name) and self.harvest.partition in node.partitions and node.name in shared:
+        mains = self.facts.main_partitions(self.harvest.partition)
+        snapshot, shared = self._cluster.snapshot(), frozenset[str]().union(*(each.nodes for each in mains))
+        for node in snapshot.nodes:  # (one that is planned is a waiting job's)
+            idle = node.state is NodeState.IDLE and snapshot.is_free(node.name)
+            if idle and self.harvest.partition in node.partitions and node.name in shared:
                 return node.name
         where = f"no node that {self.harvest.partition} shares with a main partition is idle now"
         raise NotPlayed(Finding.warning(f"not tried: {where}", "try again when sinfo shows one"))
@@ -197,7 +193,7 @@ class _Play:
 
     def _reason(self, job: str) -> str:
         row = self._row(job)
-        return "none: Slurm has forgotten it" if row is None else row.reason or row.state
+        return "none" if row is None else row.reason or row.state
 
     def _wait(self, condition: Callable[[], bool], what: str, remedy: Callable[[], str] = lambda: "") -> float:
         """Seconds until a condition holds. Raises `NotPlayed`: it does not in time."""
