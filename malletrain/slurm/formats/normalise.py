@@ -127,7 +127,7 @@ def _open(text: str, field: str, job: str, warnings: Warnings) -> tuple[str, ...
     try:
         return hostlist.expand(text)
     except InvalidInput as error:
-        if field == "NodeList":
+        if field == "nodes":
             raise InvalidInput(f"job {job}, {field}", error.what) from error
         warnings.add(f"unreadable {field}", f"job {job}: {error.what}")
         return ()
