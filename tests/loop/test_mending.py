@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from malletrain.domain.errors import Refused
-from malletrain.wire.messages import CheckedIn, Exited, Failed, Fault, Finished, Leaving, Left, Switched
+from malletrain.wire.messages import CheckedIn, Exited, Failed, Fault, Finished, Leaving, Left, Switched, Warm
 from tests.loop.stage import A, B, C, D, Stage
 from tests.messages import naming, says
 from tests.world import data_of
@@ -653,3 +653,30 @@ def test_an_urgent_plan_that_is_on_its_way_to_silent_members_may_have_been_taken
     stage.holding = {"9_0": True}
     stage.pass_time(1.1)
     assert (stage.plan(A) or world).workers == (A,)
+
+
+def test_no_world_begins_beside_a_plan_that_was_replaced_and_whose_members_are_all_silent() -> None:
+    """Found by simulation: they reached each other later, and began in it; two worlds trained."""
+    stage = Stage()
+    stage.holding = {"9_0": True, "9_1": True}
+    for task in (0, 1):
+        stage.hello(task)
+    for name in (A, B):
+        stage.members.report(name, Warm(f"{name}:1", {}))
+    assert (first := stage.plan(A)) is not None
+    assert first.workers == (A, B)
+    for task in (2, 3):
+        stage.warm(task)
+    stage.members.answered(B)
+    stage.pass_time(stage.members.settings.reconnect_s + 0.1)
+    stage.obey_checks(A)
+    assert (stage.plan(C) or first).workers == (A, C, D)
+    stage.pass_time(stage.members.settings.prepare_s + 0.1)
+    stage.obey_checks(C, D)
+    stage.pass_time(stage.members.settings.check_in_s + 0.1)
+    assert (stage.plan(C) or first).workers == (A, C, D)
+    fenced = [event.pilot for event in stage.seen("worker_lost") if data_of(event)["fenced"]]
+    assert fenced == ["9_0", "9_1"]
+    stage.holding = {}
+    stage.pass_time(1.1)
+    assert (stage.plan(C) or first).workers == (C, D)

@@ -114,9 +114,8 @@ class _Play:
     # Jobs
 
     def _pilot(self) -> list[str]:
-        where = self.harvest
-        request = BatchRequest(self.name, 1, 1, where.partition, "/", b"", tasks=2, pilot_options=self.pilot_options)
-        request = replace(request, account=where.account, qos=where.qos)
+        request = BatchRequest(self.name, 1, 1, self.harvest.partition, "/", b"", tasks=2, qos=self.harvest.qos)
+        request = replace(request, account=self.harvest.account, pilot_options=self.pilot_options)
         options = [f"--{name}" + (f"={value}" if value else "") for name, value in request.lines("rehearsal")]
         owner = [] if self.uid is None else [f"--uid={self.uid}"]
         return [*options, f"--time={_LIMIT_MIN}", *owner, "--wrap=exec srun --ntasks=1 sleep 600"]
