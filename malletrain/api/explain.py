@@ -176,7 +176,8 @@ def _main_job(
     if shown.sight.uid is not None and not (users and all(map(shown.sight.sees_main_job_of, users))):
         raise NotFound(f"{subject}: no job of yours in the main queue has this number now, and none that pilots met")
     for row in rows:
-        yield f"main job {row.id} of {row.user}: {row.state.value} ({row.reason}), {row.node_count} nodes"
+        reason = f" ({row.reason})" if row.reason else ""
+        yield f"main job {row.id} of {row.user}: {row.state.value}{reason}, {row.node_count} nodes"
     if meetings and not rows:
         submitted = next((f", submitted {utc(each.submitted_at)}" for each in meetings if each.submitted_at), "")
         yield f"main job {job_id} of {users[0] if users else '?'}{submitted}: no longer in Slurm's queue"
@@ -184,8 +185,7 @@ def _main_job(
         yield from _meeting(event, shown)
     for delay in delays:
         if is_main_job(delay.main_job, job_id):
-            task = "" if delay.main_job == job_id else f"{delay.main_job}: "
-            yield f"  {task}{shown.words(delay.words())}"
+            yield f"  {'' if delay.main_job == job_id else f'{delay.main_job}: '}{shown.words(delay.words())}"
     if not about:
         yield f"  no pilot was asked to leave for job {job_id}, and none had been on its nodes shortly before it"
         if not rows:

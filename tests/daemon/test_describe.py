@@ -2,7 +2,7 @@
 
 import pytest
 
-from malletrain.api.explain import describe, describe_action
+from malletrain.api.explain import describe, describe_action, explain
 from malletrain.domain.decision import (
     Action,
     CancelTasks,
@@ -15,6 +15,7 @@ from malletrain.domain.decision import (
     Refusal,
     StartPilot,
 )
+from malletrain.domain.snapshot import SlurmJob, SlurmState, Snapshot
 from tests.messages import says
 
 ACTIONS: list[tuple[Action, tuple[str, ...]]] = [
@@ -50,3 +51,12 @@ def test_a_decision_is_said_whole() -> None:
 
 def test_nothing_to_do_is_said() -> None:
     assert says(list(describe(Decision(at=0.0)))[-1], "nothing")
+
+
+@pytest.mark.parametrize(("state", "reason", "said"), [
+    (SlurmState.RUNNING, "", "main job 7 of bob: running, 1 nodes"),
+    (SlurmState.PENDING, "Priority", "main job 7 of bob: pending (Priority), 1 nodes"),
+])  # fmt: skip
+def test_a_main_jobs_state_has_slurms_reason_where_there_is_one(state: SlurmState, reason: str, said: str) -> None:
+    snapshot = Snapshot(0.0, (), (SlurmJob("7", 7, "bob", "main", "main", "normal", state, reason),))
+    assert explain("main-job 7", {}, snapshot, None, ())[0] == said
