@@ -1,8 +1,7 @@
 """A snapshot from a folder of saved outputs: what `malletrain snapshot --from DIR` reads.
 
-Files, whichever are there: `scontrol-show-node`, `sinfo`, `squeue`, `reservations`; each `.json`, of the commands or
-of slurmrestd, of any release, or `.txt`: what scontrol prints, or a table (see `saved_tables`); also `.gz`.
-`scontrol-show-node` goes before `sinfo`, which shows less.
+Files, whichever are there: `scontrol-show-node`, `sinfo`, `squeue`, `reservations`; each `.txt` or `.json`, of the
+commands or of slurmrestd, of any release, also `.gz`. `scontrol-show-node` goes before `sinfo`, which shows less.
 """
 
 from __future__ import annotations
@@ -11,14 +10,12 @@ import gzip
 import re
 import zlib
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.snapshot import Snapshot
 from malletrain.slurm.formats import json_shapes, normalise, saved_tables, text
-from malletrain.slurm.formats.records import NodeRecord
 
 #: Unpacked files larger than this are refused.
 MAX_FILE_BYTES = 512 * 1024 * 1024
@@ -45,9 +42,9 @@ def snapshot(folder: Path, *, task_by_task: str | None = None) -> Snapshot:
         raise InvalidInput(str(folder), "no scontrol-show-node or sinfo (.txt, .json, .gz) in it")
     warnings = normalise.Warnings()
     queue, reserved = found["squeue"], found["reservations"]
-    nodes = _rows(nodes_file, json_shapes.nodes, _nodes)
-    jobs = _rows(queue, json_shapes.jobs, saved_tables.jobs) if queue else []
-    reservations = _rows(reserved, json_shapes.reservations, partial(_records, text.reservations)) if reserved else []
+    nodes = _rows(nodes_file, json_shapes.nodes, text.nodes, saved_tables.nodes, r"(?s).*?NodeName=")
+    jobs = _rows(queue, json_shapes.jobs, text.jobs, saved_tables.jobs, r"\s*JobId=") if queue else []
+    reservations = _rows(reserved, json_shapes.reservations, text.reservations) if reserved else []
     for name in ("squeue", "reservations"):
         if found[name] is None:
             warnings.add("no such file, its part is empty", name)
@@ -75,20 +72,20 @@ def _find(folder: Path, name: str) -> Path | None:
 def _rows(
     path: Path,
     of_json: Callable[[json_shapes.Object, str], list[Row]],
-    of_text: Callable[[str, str], list[Row]],
+    of_records: Callable[[str], list[Row]],
+    of_table: Callable[[str, str], list[Row]] | None = None,
+    is_records: str = "",
 ) -> list[Row]:
-    return of_json(_load(path), str(path)) if _is_json(path) else of_text(_printed(path), str(path))
-
-
-def _nodes(content: str, where: str) -> list[NodeRecord]:
-    return _records(text.nodes, content, where) if "NodeName=" in content else saved_tables.nodes(content, where)
-
-
-def _records(read_all: Callable[[str], list[Row]], content: str, where: str) -> list[Row]:
+    """What a file holds, by its form: JSON, scontrol's records (which match `is_records`), or a table."""
+    if _is_json(path):
+        return of_json(_load(path), str(path))
+    content = _printed(path)
+    if of_table is not None and not re.match(is_records, content):
+        return of_table(content, str(path))
     try:
-        return read_all(content)
+        return of_records(content)
     except InvalidInput as error:
-        raise InvalidInput(where, f"{error.where}: {error.what}") from error
+        raise InvalidInput(str(path), f"{error.where}: {error.what}") from error
 
 
 def _load(path: Path) -> json_shapes.Object:

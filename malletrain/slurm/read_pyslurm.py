@@ -97,7 +97,7 @@ def job_row(job: Any) -> JobRecord | None:
     # pyslurm says None for task 0 (24.11.0).
     task, het, offset = job.array_task_id or 0, job.heterogeneous_id or 0, job.heterogeneous_offset or 0
     which = identity(job.id, job.array_id or 0, task, waiting, het, offset)
-    texts: dict[str, Any] = {name: getattr(job, key) or "" for name, (_, key) in JOB_TEXTS.items() if key}
+    texts: dict[str, Any] = {name: getattr(job, key) or "" for name, (*_, key) in JOB_TEXTS.items() if key}
     times: dict[str, Any] = {name: getattr(job, name) for name in JOB_TIMES}
     return JobRecord(
         **which | texts | times | {"tasks": waiting and f"[{waiting}]"},

@@ -19,9 +19,10 @@ MADE_AT = 1_700_000_000
 def cases() -> Iterator[Case]:
     """Snapshots, then configurations."""
     for release in sorted(path for path in FIXTURES.iterdir() if path.is_dir()):
-        for nodes in ("scontrol-show-node.txt", "scontrol-show-node.json", "sinfo.json"):
-            if (release / nodes).exists():
-                yield _snapshot(release, nodes)
+        for nodes in ("scontrol-show-node.txt", "scontrol-show-node.json", "sinfo.txt", "sinfo.json"):
+            for queue in ("squeue.txt", "squeue.json"):
+                if (release / nodes).exists() and (release / queue).exists():
+                    yield _snapshot(release, nodes, queue)
         for name, text in GOOD.items():
             config, partitions = ((release / f"{each}.txt").read_text() for each in ("config", "partitions"))
             rules = doors_slurm.site_rules(text, config, partitions)
@@ -35,16 +36,16 @@ def cases() -> Iterator[Case]:
             yield Case(f"config/{name}", done.text, done.err.replace("\n", " | ")[:200], name == "everything")
 
 
-def _snapshot(release: Path, nodes: str) -> Case:
+def _snapshot(release: Path, nodes: str, queue: str) -> Case:
     with doors.folder() as folder:
-        for file in (nodes, "squeue.json", "reservations.txt"):
+        for file in (nodes, queue, "reservations.txt"):
             shutil.copy(release / file, folder)
             os.utime(folder / file, (MADE_AT, MADE_AT))
         plain = doors.malletrain("snapshot", "--from", ".")
         tasks = doors.malletrain("snapshot", "--from", ".", "--partition", "harvest")
     seen = plain.json
     words = f"{len(seen['nodes'])} nodes, {len(seen['jobs'])} jobs, {len(tasks.json['jobs'])} with tasks"
-    return Case(f"snapshot/{release.name}-{nodes}", canonical([seen, tasks.json]) + plain.err, words)
+    return Case(f"snapshot/{release.name}-{nodes}-{queue}", canonical([seen, tasks.json]) + plain.err, words)
 
 
 GOOD = {

@@ -57,7 +57,7 @@ def test_reservations() -> None:
 
 @given(st.text(max_size=200))
 def test_noise_is_refused_or_empty(noise: str) -> None:
-    for parse in (text.nodes, text.reservations):
+    for parse in (text.nodes, text.reservations, text.jobs):
         try:
             assert isinstance(parse(noise), list)
         except InvalidInput as error:
@@ -170,14 +170,14 @@ def test_oddities_are_warned_of_with_their_count() -> None:
     lines = " | ".join(normalise.snapshot(1.0, rows, jobs).warnings)
     assert "'WOBBLY' (2 times, first: n2)" in lines
     assert "not listed (1 time, first: n9)" in lines
-    assert "unreadable planned_nodes" in lines
+    assert "unreadable SchedNodeList" in lines
     assert "not shown" in lines
 
 
 def test_impossible_answers_are_refused() -> None:
     with pytest.raises(InvalidInput, match="no node"):
         normalise.snapshot(1.0, [])
-    with pytest.raises(InvalidInput, match="job 7, nodes"):
+    with pytest.raises(InvalidInput, match="NodeList"):
         normalise.snapshot(1.0, [NodeRecord("n1", "IDLE")], [JobRecord("7", 7, "RUNNING", nodes="n[1-")])
 
 

@@ -134,7 +134,7 @@ def _job(entry: Object, where: str) -> JobRecord:
     array, het, offset = (_count(entry.get(key)) for key in ("array_job_id", "het_job_id", "het_job_offset"))
     task, tasks = number(entry.get("array_task_id")), _text(entry.get("array_task_string"))
     which = identity(int(raw), array, None if task is None else int(task), tasks, het, offset)
-    texts: dict[str, Any] = {name: _text(entry.get(key)) for name, (key, _) in JOB_TEXTS.items()}
+    texts: dict[str, Any] = {name: _text(entry.get(key)) for name, (_, key, _) in JOB_TEXTS.items()}
     times: dict[str, Any] = {name: number(entry.get(name)) or None for name in JOB_TIMES}
     limit = number(entry.get("time_limit"))
     return JobRecord(

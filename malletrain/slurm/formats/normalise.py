@@ -13,7 +13,7 @@ from functools import lru_cache
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.snapshot import BackfillPlan, Node, NodeState, Reservation, SlurmJob, SlurmState, Snapshot
 from malletrain.slurm.formats import hostlist, scalars
-from malletrain.slurm.formats.records import JobRecord, NodeRecord
+from malletrain.slurm.formats.records import JOB_TEXTS, JobRecord, NodeRecord
 from malletrain.slurm.formats.states import STRENGTH, job_state, node_state
 
 #: Fields of a job that are lists of nodes.
@@ -116,7 +116,7 @@ def job(row: JobRecord, warnings: Warnings) -> SlurmJob:
     values = row._asdict()
     tasks = values.pop("tasks")
     for name in _NODE_LISTS:
-        values[name] = _open(values[name], name, row.id, warnings)
+        values[name] = _open(values[name], JOB_TEXTS[name][0], row.id, warnings)
     return SlurmJob(**values | {"state": state, "task_count": scalars.count_tasks(tasks) if tasks else 1})
 
 
@@ -127,7 +127,7 @@ def _open(text: str, field: str, job: str, warnings: Warnings) -> tuple[str, ...
     try:
         return hostlist.expand(text)
     except InvalidInput as error:
-        if field == "nodes":
+        if field == "NodeList":
             raise InvalidInput(f"job {job}, {field}", error.what) from error
         warnings.add(f"unreadable {field}", f"job {job}: {error.what}")
         return ()

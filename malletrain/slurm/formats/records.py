@@ -55,20 +55,26 @@ class JobRecord(NamedTuple):
     memory_mib: int = 0
 
 
-#: Fields of a job that are text, as JSON and pyslurm call them.
+#: Fields of a job that are text, as scontrol, JSON and pyslurm call them.
 JOB_TEXTS = {
-    "partition": ("partition", "partition"),
-    "qos": ("qos", "qos"),
-    "reason": ("state_reason", "state_reason"),
-    "nodes": ("nodes", "allocated_nodes"),
-    "planned_nodes": ("scheduled_nodes", "scheduled_nodes"),
-    "required_nodes": ("required_nodes", "required_nodes"),
-    "excluded_nodes": ("excluded_nodes", "excluded_nodes"),
-    "features": ("features", ""),
-    "gres": ("tres_per_node", ""),
-    "dependency": ("dependency", ""),
+    "partition": ("Partition", "partition", "partition"),
+    "qos": ("QOS", "qos", "qos"),
+    "reason": ("Reason", "state_reason", "state_reason"),
+    "nodes": ("NodeList", "nodes", "allocated_nodes"),
+    "planned_nodes": ("SchedNodeList", "scheduled_nodes", "scheduled_nodes"),
+    "required_nodes": ("ReqNodeList", "required_nodes", "required_nodes"),
+    "excluded_nodes": ("ExcNodeList", "excluded_nodes", "excluded_nodes"),
+    "features": ("Features", "features", ""),
+    "gres": ("TresPerNode", "tres_per_node", ""),
+    "dependency": ("Dependency", "dependency", ""),
 }
-JOB_TIMES = ("submit_time", "eligible_time", "start_time", "end_time")
+#: Its times, as scontrol calls them.
+JOB_TIMES = {
+    "submit_time": "SubmitTime",
+    "eligible_time": "EligibleTime",
+    "start_time": "StartTime",
+    "end_time": "EndTime",
+}
 
 
 def identity(raw: int, array: int, task: int | None, tasks: str, het: int, offset: int) -> dict[str, Any]:

@@ -6,8 +6,9 @@ a base word with flags (`IDLE+DRAIN`, scontrol and JSON), or as one word with su
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from malletrain.domain.snapshot import NodeState, SlurmState
 
@@ -71,6 +72,21 @@ class NodeWords(NamedTuple):
     unknown: tuple[str, ...]
 
 
+#: squeue -l prints 8 letters of a state, sinfo -l 11; no word is cut shorter than this.
+MIN_CUT_LETTERS = 7
+
+Meaning = TypeVar("Meaning")
+
+
+def meaning(words: Mapping[str, Meaning], word: str, least: int = MIN_CUT_LETTERS) -> Meaning | None:
+    """What `word` stands for, also where Slurm cut its end off to fit a column, to no fewer than `least` letters;
+    None: unknown, or ambiguous."""
+    if word in words or len(word) < least:
+        return words.get(word)
+    meant = {each for whole, each in words.items() if whole.startswith(word)}
+    return meant.pop() if len(meant) == 1 else None
+
+
 @lru_cache(maxsize=4096)
 def node_state(text: str) -> NodeWords:
     """The state that `text` means: `IDLE+DRAIN`, `mixed*`, `DOWN*+POWERED_DOWN`, `plnd`, `alloc+`, ...
@@ -86,7 +102,7 @@ def node_state(text: str) -> NodeWords:
             part = part[:-1]
         if not part:
             continue
-        those = WORDS.get(part)
+        those = meaning(WORDS, part)
         if those is None:
             unknown.append(part)
         else:
@@ -158,6 +174,6 @@ _JOB_PRECEDENCE = (SlurmState.COMPLETING, SlurmState.CONFIGURING, SlurmState.SUS
 def job_state(text: str) -> SlurmState:
     """The state that `text` means: `RUNNING`, `R`, `CANCELLED by 1000`, `RUNNING,COMPLETING`, `PENDING+REQUEUED`."""
     words = (part.split() for part in text.upper().replace("+", ",").split(","))
-    meanings = (JOB_WORDS.get(word[0]) for word in words if word)
+    meanings = (meaning(JOB_WORDS, word[0]) for word in words if word)
     known = [state for state in meanings if state is not None]
     return next((state for state in (*_JOB_PRECEDENCE, *known) if state in known), SlurmState.UNKNOWN)

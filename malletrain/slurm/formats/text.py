@@ -1,7 +1,7 @@
 """What `scontrol show ...` prints as text, on one line a record (`-o`) or on several.
 
 Some values may hold anything (a job's name, a reason), so fields are looked up by key. The first occurrence counts:
-free text comes last in every record but a job's, and no job is read from here (see squeue.py).
+free text comes last in every record but a job's, and nothing that decides reads a job from here (see squeue.py).
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from typing import Any
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.snapshot import Reservation
 from malletrain.slurm.formats import hostlist, scalars
-from malletrain.slurm.formats.records import NodeRecord
+from malletrain.slurm.formats.records import JOB_TEXTS, JOB_TIMES, JobRecord, NodeRecord, identity
 
 _CONFIG_LINE = re.compile(r"([A-Za-z][\w\[\]/:]*)\s*=\s?(.*)\Z")
 _NEXT_KEY = re.compile(r"\s+[A-Z][\w/:&-]*=")
@@ -95,6 +96,36 @@ def _node(record: str) -> NodeRecord:
         weight=scalars.number(word(record, "Weight"), 1),
         reason=phrase(record, "Reason") if " Reason=" in record else "",
     )
+
+
+def jobs(text: str) -> list[JobRecord]:
+    """`scontrol show job [-o]`, as saved by somebody. A name that holds ` Key=` may hide that key: see the top.
+    Raises `InvalidInput`: a record without an id or a state."""
+    rows = []
+    for record in records(text, "JobId"):
+        raw, state = word(record, "JobId"), word(record, "JobState")
+        if not raw.isdigit() or not state:
+            raise InvalidInput("scontrol show job", f"a job without an id or a state: {record.strip()[:80]!r}")
+        task = word(record, "ArrayTaskId")
+        array, het, offset = (scalars.number(word(record, key)) for key in ("ArrayJobId", "HetJobId", "HetJobOffset"))
+        one, several = (int(task), "") if task.isdigit() else (None, task)
+        which = identity(int(raw), array, one, several, het, offset)
+        texts: dict[str, Any] = {name: word(record, key) for name, (key, *_) in JOB_TEXTS.items()}
+        times: dict[str, Any] = {name: scalars.moment(phrase(record, key)) for name, key in JOB_TIMES.items()}
+        rows.append(
+            JobRecord(
+                **which | texts | times,
+                state=state,
+                user=word(record, "UserId").partition("(")[0],
+                account=word(record, "Account"),
+                name=phrase(record, "JobName"),
+                node_count=max(1, scalars.number(word(record, "NumNodes"), 1)),
+                time_limit_s=scalars.duration(word(record, "TimeLimit")),
+                priority=scalars.number(word(record, "Priority")),
+                memory_mib=scalars.mebibytes(word(record, "MinMemoryNode") or word(record, "MinMemoryCPU")),
+            )
+        )
+    return rows
 
 
 def reservations(text: str) -> list[Reservation]:

@@ -1,4 +1,4 @@
-"""`malletrain doctor --try` on real labs: what Slurm does with a pilot is seen, and nothing of it is left."""
+"""What Slurm does with a pilot is seen on real labs that differ in its effect alone, and nothing of it is left."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import pwd
 import pytest
 
 from malletrain.slurm.command import Commands
-from malletrain.slurm.site import rehearsal, site_facts
-from malletrain.slurm.site.rehearsal import rehearse
+from malletrain.slurm.site import site_facts
 from malletrain.slurm.site.site_facts import Finding, Harvest, Level
 from scripts.lab import Change, Lab
+from tests.gauntlet import rehearsal
+from tests.gauntlet.rehearsal import rehearse
 from tests.slurm.test_authority import HARVEST, accounted
 
 __all__ = ["accounted"]
@@ -78,7 +79,7 @@ def test_a_main_job_that_is_refused_names_the_option(any_lab: Lab) -> None:
     commands = Commands(any_lab.env)
     *_, refused = rehearse(commands, site_facts.read(commands), Harvest("harvest"), ["-p", "nowhere"])
     assert refused.level is Level.WARNING
-    assert "--main" in refused.remedy
+    assert "main_options" in refused.remedy
     assert left(any_lab) == ""
 
 

@@ -1,5 +1,5 @@
-"""A pilot's life on a site, played for a minute: `malletrain doctor --try`. What Slurm does is seen, whatever its
-settings are called.
+"""A pilot's life on a lab of some site's traits, played for a minute: what Slurm does is seen, whatever its settings
+are called.
 
 1. A held task, as `mtbatch` submits it, is pinned to an idle node and released.
 2. A main job wants that node, and nothing is done for it: Slurm must preempt the pilot.
@@ -141,7 +141,7 @@ class _Play:
     def _main_job(self, node: str, then: Callable[[], object], pilot: str) -> float:
         """Seconds from the submission of a main job that wants the pilot's node to its beginning."""
         options = [f"--job-name={self.name}", f"--nodelist={node}", "--nodes=1", "--exclusive", "--time=1"]
-        refused = "--main='-p PARTITION -A ACCOUNT' says with which options you may submit main jobs"
+        refused = "main_options: a partition and an account in which main jobs may be submitted"
         job = str(self._submit([*options, *self.main_options, "--wrap=sleep 20"], "a main job", refused, WARNING))
         then()
         took_s = self._wait(
