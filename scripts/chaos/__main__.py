@@ -69,9 +69,8 @@ def play(
             chaos = Chaos(scene, rng)
             begun = told = time.monotonic()
             number = 0
-            while (
-                len(scene.supervisor.crashed) + scene.supervisor.spared < crash_points
-                or time.monotonic() - begun < 60.0 * minutes
+            while len(scene.supervisor.crashed) + scene.supervisor.spared < crash_points or (
+                minutes and (not chaos.done or time.monotonic() - begun < 60.0 * minutes)
             ):
                 if number - len(scene.ended()) < 2:
                     number += 1

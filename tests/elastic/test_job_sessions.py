@@ -54,6 +54,8 @@ def test_folds_on_two_workers_with_a_join_and_a_kill(tmp_path: Path, static: Sta
         pod.spawn(daemon.url, 2, [SCRIPT, "--slow-in", "1"])
         wait_until(lambda: in_session(tmp_path, 2, 1) >= 1, 60, "a step of the newcomer")
         assert not in_session(tmp_path, 2, 0), "it passes over the first fold"
+        made = len(steps(tmp_path, 1))
+        wait_until(lambda: len(steps(tmp_path, 1)) > made, 60, "the end of a step: in its round one could miss it")
         pod.kill(1)
         daemon.wait_world([0, 2])
         pod.finish(0, 2)

@@ -51,6 +51,7 @@ def test_what_is_killed_has_gone_with_its_children(starter: Starter, tmp_path: P
     wait_until(lambda: log.exists() and len(log.read_text().splitlines()) == 2, 60, "its child")
     child = int(log.read_text().splitlines()[1])
     killed.kill()
+    wait_until(lambda: killed.poll() is not None, 60, "its exit status, which its starter writes")
     assert killed.poll() == -signal.SIGKILL
     wait_until(lambda: not runs(child), 60, "the child's end")
 
