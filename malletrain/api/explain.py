@@ -185,7 +185,8 @@ def _main_job(
         yield from _meeting(event, shown)
     for delay in delays:
         if is_main_job(delay.main_job, job_id):
-            yield f"  {'' if delay.main_job == job_id else f'{delay.main_job}: '}{shown.words(delay.words())}"
+            task = "" if delay.main_job == job_id else f"{delay.main_job}: "
+            yield f"  {task}{shown.words(delay.words())}"
     if not about:
         yield f"  no pilot was asked to leave for job {job_id}, and none had been on its nodes shortly before it"
         if not rows:

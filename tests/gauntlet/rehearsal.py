@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from malletrain.domain.decision import RecyclePilot, StartPilot
@@ -54,8 +54,8 @@ def rehearse(
     main_options: Sequence[str] = (),
     pilot_options: Sequence[str] = PILOT_OPTIONS,
     uid: int | None = None,
-) -> Iterator[Finding]:
-    """What is seen, as it is seen. Close the iterator when you stop early: all jobs are cancelled then.
+) -> Generator[Finding, None, None]:
+    """What is seen, as it is seen. Close the generator when you stop early: all jobs are cancelled then.
 
     Args:
         main_options: of sbatch, for main jobs: partition and account, where the caller's defaults will not do.

@@ -71,7 +71,7 @@ def test_one_that_is_stopped_leaves_nothing_behind(any_lab: Lab) -> None:
     seen = rehearse(commands, site_facts.read(commands), Harvest("harvest"), ["-p", "batch"])
     assert next(seen).level is Level.OK
     assert "RUNNING" in left(any_lab)
-    seen.close()  # type: ignore[attr-defined]
+    seen.close()
     assert left(any_lab) == ""
 
 

@@ -390,8 +390,11 @@ class JobMachine(JobMembership):
         if self.world is None and self.pending is not None and not self._any_lives(self.pending):
             self._dissolve()  # its members may have begun to train in it
         # Members of a plan that has been replaced begin in it, too, where all of them are not heard.
-        unheard = any(plan.members and not self._any_lives(plan) for plan in self.published.values())
-        if self.world is None and (self.pending is None or unheard) and self._waits_for_silent_workers(now):
+        may_begin_unheard = self.world is None and (
+            self.pending is None
+            or any(plan.members and not self._any_lives(plan) for plan in self.published.values())
+        )
+        if may_begin_unheard and self._waits_for_silent_workers(now):
             return
         verdict = next_world(
             self.world.workers if self.world else (),
