@@ -51,15 +51,10 @@ __all__ = list(_HOMES)
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(_imported(_HOMES[name]), name)
-
-
-def _imported(module: str) -> Any:
-    """The module, imported without collections of garbage."""
     was_on = gc.isenabled()
     gc.disable()
     try:
-        return importlib.import_module(module)
+        return getattr(importlib.import_module(_HOMES[name]), name)
     finally:
         if was_on:
             gc.enable()

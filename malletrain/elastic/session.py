@@ -284,9 +284,8 @@ class Session:
         r = self._runtime
         if self.is_main and r.position.samples:
             for name, value in values.items():
-                number = float(value)
-                finite = number if math.isfinite(number) else None  # JSON has no other numbers
-                r.reports.hold(messages.Metric(name[:200], finite, r.position.samples))
+                finite = float(value) if math.isfinite(value) else None  # JSON has no other numbers
+                r.reports.hold(messages.Metric(name[:200], finite, r.position.samples), committed=r.committed)
 
     def finish(self, result: Mapping[str, Any] | None = None) -> None:
         """End the session. Another one may follow in the script (folds, stages), and begins in the same world. A job

@@ -147,6 +147,7 @@ class Step:
             if self._copy is not None:
                 r.state.restore(*self._copy)
             r.buffer_copies.restore()
+            r.reports.round_void()
             r.reducer.reset_after_abort()
         if error is not None:
             r.left_by = f"{type(error).__name__}: {error}"
@@ -171,15 +172,14 @@ class Step:
         """The step is committed: record how long it took."""
         r = self._runtime
         r.seed_between()
-        now = time.monotonic()
-        r.lifecycle.last_commit = now
+        r.lifecycle.last_commit = now = time.monotonic()
         r.committer.record_step_time(now - self._began)
         waited = r.committer.waited_s - self._waited_s
         computed = now - self._began - waited
         samples = r.reducer.samples
         r.reducer.own_ns_per_sample = int(1e9 * (r.load_s + computed) / samples) if samples else 0
-        parts = {"data": r.load_s, "compute": computed, "sync": waited}
-        r.meter.step(r.committer.world.nodes, self._taken, r.position.step, r.position.samples, parts)
+        nodes, parts = r.committer.world.nodes, {"data": r.load_s, "compute": computed, "sync": waited}
+        r.meter.step(nodes, self._taken, r.position.step, r.position.samples, parts)
 
 
 @contextmanager

@@ -192,6 +192,8 @@ def main() -> None:
                     if slow_by:
                         time.sleep(slow_by * len(batch[1]))
                     fail("in a step")
+                    if options.report:
+                        s.report(begun=s.steps_done)
                     indices = backward(batch, step)
                     if options.report:
                         s.report(step=s.steps_done)

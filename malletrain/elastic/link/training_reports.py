@@ -45,7 +45,7 @@ class Reports:
         self._committer = committer
         self._ns_per_sample: list[float] = []  #: smoothed, by rank; 0 where it is not known
         self._noise_scale = noise_scale
-        self._held: list[messages.Message] = []
+        self._held: list[tuple[int, messages.Message]] = []  #: each with the number of the round that it reports
         self.steps_before, self.samples_before = steps_before, samples_before
 
     def world_began(self) -> None:
@@ -62,17 +62,29 @@ class Reports:
             if new > 0:
                 known[rank] = (1 - SMOOTHING) * known[rank] + SMOOTHING * new if known[rank] else float(new)
 
-    def hold(self, message: messages.Message) -> None:
-        """Send `message` once the steps it reports are committed at every member."""
-        self._held.append(message)
+    def hold(self, message: messages.Message, *, committed: bool = True) -> None:
+        """Send `message` once the round it reports, the last one or that under way, is committed at every member."""
+        self._held.append((self._committer.rounds_done + (not committed), message))
         if self._committer.world.size == 1:
             self.send_held()
 
+    def round_committed(self) -> None:
+        """A round is committed here, and all before it at every member."""
+        self._send(self._committer.rounds_done - (self._committer.world.size > 1))
+
     def send_held(self) -> None:
         """Send what was held. Call it when all steps so far are committed everywhere, and at the end."""
-        held, self._held = self._held, []
-        for message in held:
-            self.say(message)
+        self._send(self._committer.rounds_done)
+
+    def round_void(self) -> None:
+        """Forget what is held of the round under way, which will be repeated."""
+        self._held = [each for each in self._held if each[0] <= self._committer.rounds_done]
+
+    def _send(self, until: int) -> None:
+        held, self._held = self._held, [each for each in self._held if each[0] > until]
+        for number, message in held:
+            if number <= until:
+                self.say(message)
 
     def samples(self, window: messages.Samples) -> None:
         """Report a window of training; does nothing on other workers than the main one."""
@@ -138,40 +150,34 @@ class Meter:
         self._latest = (nodes, step, total)
         if self._skip:
             self._skip -= 1
-            self._since = now
-            self._say_progress(now)
-            return
-        self._seconds += now - self._since
+        else:
+            self._seconds += now - self._since
+            self._steps += 1
+            self._samples += samples
+            for name, seconds in parts.items():
+                self._parts[name] = self._parts.get(name, 0.0) + seconds
         self._since = now
-        self._steps += 1
-        self._samples += samples
-        for name, seconds in parts.items():
-            self._parts[name] = self._parts.get(name, 0.0) + seconds
         if self._steps >= MIN_WINDOW_STEPS and self._seconds >= MIN_WINDOW_S:
             self._send_window(steady=True)
-        else:
-            self._say_progress(now)
+        elif now - self._sent_at >= MAX_SILENCE_S:
+            self._say(now, steady=False)
 
     def flush(self) -> None:
         """Report the incomplete window: training ends."""
         self._send_window(steady=self._steps >= MIN_WINDOW_STEPS)
 
     def _send_window(self, *, steady: bool) -> None:
-        nodes, step, total = self._latest
-        now = self._clock()
-        if total > self._sent_total:
-            # Progress covers all samples and all time since the last message, dropped steps included.
-            samples = self._samples if steady else total - self._sent_total
-            seconds = self._seconds if steady else max(now - self._sent_at, 1e-6)
-            self._send(Samples(step, nodes, samples, seconds, self._steps, total, steady, dict(self._parts)))
-            self._sent_total, self._sent_at = total, now
+        if self._latest[2] > self._sent_total:
+            self._say(self._clock(), steady=steady)
         self._reset()
 
-    def _say_progress(self, now: float) -> None:
+    def _say(self, now: float, *, steady: bool) -> None:
         nodes, step, total = self._latest
-        if now - self._sent_at >= MAX_SILENCE_S:
-            self._send(Samples(step, nodes, total - self._sent_total, now - self._sent_at, 0, total, False))
-            self._sent_total, self._sent_at = total, now
+        # Progress covers all samples and all time since the last message, dropped steps included.
+        samples = self._samples if steady else total - self._sent_total
+        seconds = self._seconds if steady else max(now - self._sent_at, 1e-6)
+        self._send(Samples(step, nodes, samples, seconds, self._steps, total, steady, dict(self._parts)))
+        self._sent_total, self._sent_at = total, now
 
     def _reset(self) -> None:
         self._steps = self._samples = 0

@@ -65,7 +65,7 @@ class WorkerLifecycle:
 
     def committed(self, outcome: StepOutcome) -> None:
         """Process a committed round. The round before it is now committed at every member."""
-        self._reports.send_held()
+        self._reports.round_committed()
         self._checkpointing.confirm()
         self._reconfigurer.vote(outcome)
         self._leave_all = self._leave_all or (outcome.ending > 0 and outcome.ending == self._committer.world.size)
