@@ -62,6 +62,9 @@ def test_a_live_snapshot_and_a_live_doctor(any_lab: Lab, tmp_path: Path) -> None
     sound = malletrain("doctor", "--json", env=lab.env)
     assert sound.returncode == 0, sound.stdout
     assert {"level", "what", "remedy"} == json.loads(sound.stdout)[0].keys()
+    tried = malletrain("doctor", "--try", "--main=-p batch", "--json", env=lab.env)
+    assert tried.returncode == 0, tried.stdout
+    assert len(json.loads(tried.stdout)) == len(json.loads(sound.stdout)) + 3
     file = tmp_path / "malletrain.toml"
     file.write_text('slurm.partition = "nowhere"\n')
     wrong = malletrain("doctor", "--config", str(file), env=lab.env)

@@ -1,12 +1,15 @@
 """`malletrain snapshot` and `malletrain doctor`: a site as MalleTrain sees it, without the daemon."""
 
+import itertools
 import json
 import math
 import os
+import shlex
 import shutil
+import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,8 @@ from malletrain.slurm import read_files
 from malletrain.slurm.command import Commands
 from malletrain.slurm.read_commands import CommandReader
 from malletrain.slurm.site import doctor as site_doctor
+from malletrain.slurm.site import site_facts
+from malletrain.slurm.site.rehearsal import Rehearsal
 from malletrain.slurm.site.site_facts import Finding, Harvest, Level
 from malletrain.wire import address
 from malletrain.wire.errors import WireError
@@ -65,10 +70,13 @@ Example:
 )
 @config_file
 @click.option("--json", "as_text", is_flag=True, help="JSON: level, what, remedy.")
-def doctor(config_file: Path | None, as_text: bool) -> None:
+@click.option("--try", "tries", is_flag=True, help="Also play a pilot and two main jobs on an idle node: a minute.")
+@click.option("--main", metavar="OPTIONS", default="", show_default=False, help="sbatch's, for main jobs of --try.")
+def doctor(config_file: Path | None, as_text: bool, tries: bool, main: str) -> None:
     """Check a site, as the daemon's user on its machine, and name a remedy for each fault.
 
-    Exit status 1: pilots could not run, or would harm main jobs.
+    --try is for root, while malletraind does not run: it would end the pilot. Exit status 1: pilots could not run, or
+    would harm main jobs.
     """
     config = configuration.load_or_defaults(config_file)
     slurm = config.slurm
@@ -90,16 +98,31 @@ def doctor(config_file: Path | None, as_text: bool) -> None:
         *network_findings(config),
         *(Finding(Level.WARNING, gone) for gone in config.gone),
     )
+    shown: list[Finding] = []
+    for finding in itertools.chain(found, _tried(config, harvest, shlex.split(main)) if tries else ()):
+        shown.append(finding)
+        if not as_text:
+            _show(finding)
     if as_text:
-        click.echo(json.dumps([asdict(finding) for finding in found], indent=1))
-    else:
-        colours = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "red"}
-        for finding in found:
-            click.echo(click.style(f"{finding.level.value:8}", fg=colours[finding.level]) + finding.what)
-            if finding.remedy:
-                click.echo(f"{'':8}-> {finding.remedy}")
-    if any(finding.level is Level.ERROR for finding in found):
+        click.echo(json.dumps([asdict(finding) for finding in shown], indent=1))
+    if any(finding.level is Level.ERROR for finding in shown):
         sys.exit(1)
+
+
+def _show(finding: Finding) -> None:
+    colours = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "red"}
+    click.echo(click.style(f"{finding.level.value:8}", fg=colours[finding.level]) + finding.what)
+    if finding.remedy:
+        click.echo(f"{'':8}-> {finding.remedy}")
+
+
+def _tried(config: Config, harvest: Harvest, main: Sequence[str]) -> Iterator[Finding]:
+    """What Slurm does with a pilot: the caller's, or for root the daemon's user's, who has the journal's folder. Its
+    jobs are cancelled also where this is interrupted or terminated."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    commands, store = _commands(config), Path(config.store.path).parent
+    uid = store.stat().st_uid if os.geteuid() == 0 and store.is_dir() else None
+    yield from Rehearsal(commands, site_facts.read(commands), harvest, main, config.pilot.sbatch, uid).findings()
 
 
 def _charging(config: Config) -> Finding:

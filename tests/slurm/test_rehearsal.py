@@ -7,11 +7,10 @@ import pwd
 import pytest
 
 from malletrain.slurm.command import Commands
-from malletrain.slurm.site import site_facts
+from malletrain.slurm.site import rehearsal, site_facts
+from malletrain.slurm.site.rehearsal import Rehearsal
 from malletrain.slurm.site.site_facts import Finding, Harvest, Level
 from scripts.lab import Change, Lab
-from tests.gauntlet import rehearsal
-from tests.gauntlet.rehearsal import rehearse
 from tests.slurm.test_authority import HARVEST, accounted
 
 __all__ = ["accounted"]
@@ -23,7 +22,7 @@ FAULTS = {
     "preempt/none": (
         Change(settings={"PreemptType": "preempt/none", "PreemptMode": "OFF"},
                partitions={"harvest": {"PreemptMode": "OFF", "GraceTime": "0"}}),
-        True, "PreemptType=preempt/none",
+        True, "none, PreemptMode=OFF",
     ),
     "mode off": (Change(partitions={"harvest": {"PreemptMode": "OFF"}}), False, "harvest: PreemptMode=OFF"),
     "exempt": (Change(settings={"PreemptExemptTime": "00:10:00"}), False, "PreemptExemptTime=00:10:00"),
@@ -38,7 +37,7 @@ FAULTS = {
 
 def play(lab: Lab) -> list[Finding]:
     commands = Commands(lab.env)
-    return list(rehearse(commands, site_facts.read(commands), Harvest("harvest"), ["-p", "batch"]))
+    return list(Rehearsal(commands, site_facts.read(commands), Harvest("harvest"), ["-p", "batch"]).findings())
 
 
 def left(lab: Lab) -> str:
@@ -68,7 +67,7 @@ def test_faults_of_preemption_are_seen_by_their_effect(
 
 def test_one_that_is_stopped_leaves_nothing_behind(any_lab: Lab) -> None:
     commands = Commands(any_lab.env)
-    seen = rehearse(commands, site_facts.read(commands), Harvest("harvest"), ["-p", "batch"])
+    seen = Rehearsal(commands, site_facts.read(commands), Harvest("harvest"), ["-p", "batch"]).findings()
     assert next(seen).level is Level.OK
     assert "RUNNING" in left(any_lab)
     seen.close()
@@ -77,9 +76,9 @@ def test_one_that_is_stopped_leaves_nothing_behind(any_lab: Lab) -> None:
 
 def test_a_main_job_that_is_refused_names_the_option(any_lab: Lab) -> None:
     commands = Commands(any_lab.env)
-    *_, refused = rehearse(commands, site_facts.read(commands), Harvest("harvest"), ["-p", "nowhere"])
+    *_, refused = Rehearsal(commands, site_facts.read(commands), Harvest("harvest"), ["-p", "nowhere"]).findings()
     assert refused.level is Level.WARNING
-    assert "main_options" in refused.remedy
+    assert "--main=" in refused.remedy
     assert left(any_lab) == ""
 
 
@@ -87,6 +86,6 @@ def test_root_plays_the_pilot_of_the_daemons_user(accounted: Lab) -> None:
     """Who may have no account for main jobs."""
     commands = Commands(accounted.env)
     uid = pwd.getpwnam("malletrain").pw_uid
-    found = list(rehearse(commands, site_facts.read(commands), HARVEST, ["-p", "batch"], uid=uid))
+    found = list(Rehearsal(commands, site_facts.read(commands), HARVEST, ["-p", "batch"], uid=uid).findings())
     assert [finding.level for finding in found] == [Level.OK] * 3, found
     assert left(accounted) == ""

@@ -1,5 +1,5 @@
-"""A pilot's life on a lab of some site's traits, played for a minute: what Slurm does is seen, whatever its settings
-are called.
+"""A pilot's life on a site, played for a minute: `malletrain doctor --try`. What Slurm does is seen, whatever its
+settings are called.
 
 1. A held task, as `mtbatch` submits it, is pinned to an idle node and released.
 2. A main job wants that node, and nothing is done for it: Slurm must preempt the pilot.
@@ -12,7 +12,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from malletrain.domain.decision import RecyclePilot, StartPilot
 from malletrain.domain.errors import MalletrainError
@@ -47,39 +47,22 @@ class NotPlayed(MalletrainError):
         self.finding = finding
 
 
-def rehearse(
-    commands: Commands,
-    facts: SiteFacts,
-    harvest: Harvest,
-    main_options: Sequence[str] = (),
-    pilot_options: Sequence[str] = PILOT_OPTIONS,
-    uid: int | None = None,
-) -> Generator[Finding, None, None]:
-    """What is seen, as it is seen. Close the generator when you stop early: all jobs are cancelled then.
+@dataclass
+class Rehearsal:
+    """Plays a pilot's life with jobs of its own.
 
     Args:
         main_options: of sbatch, for main jobs: partition and account, where the caller's defaults will not do.
         pilot_options: as `pilot.sbatch` has them.
         uid: whose the pilot is, where root calls this; None: the caller's.
-    Raises `ClusterUnavailable`: Slurm does not answer.
     """
-    play = _Play(commands, facts, harvest, tuple(main_options), tuple(pilot_options), uid)
-    try:
-        yield from play.scenes()
-    except NotPlayed as stopped:
-        yield stopped.finding
-    finally:
-        play.clear()
 
-
-@dataclass
-class _Play:
     commands: Commands
     facts: SiteFacts
     harvest: Harvest
-    main_options: tuple[str, ...]
-    pilot_options: tuple[str, ...]
-    uid: int | None
+    main_options: Sequence[str] = ()
+    pilot_options: Sequence[str] = PILOT_OPTIONS
+    uid: int | None = None
     name: str = field(default_factory=lambda: f"malletrain-try-{secrets.token_hex(4)}")  #: of all its jobs
 
     def __post_init__(self) -> None:
@@ -87,7 +70,17 @@ class _Play:
         self._queries = Queries(self.commands, self.harvest.partition)
         self._cluster = SlurmCluster(self.commands, self.harvest, lambda _job: self.uid or os.getuid())
 
-    def scenes(self) -> Iterator[Finding]:
+    def findings(self) -> Generator[Finding, None, None]:
+        """What is seen, as it is seen. Close the generator when you stop early: all jobs are cancelled then. Raises
+        `ClusterUnavailable`: Slurm does not answer."""
+        try:
+            yield from self._scenes()
+        except NotPlayed as stopped:
+            yield stopped.finding
+        finally:
+            self._clear()
+
+    def _scenes(self) -> Iterator[Finding]:
         node = self._node = self._idle_node()
         array = self._submit(self._pilot(), "a pilot", "see what is said of the harvest partition above", ERROR)
         begun_s = self._start(f"{array}_0", node)
@@ -102,7 +95,7 @@ class _Play:
         helped_s = self._main_job(node, lambda: self._cluster.recycle([back]), f"{array}_1")
         yield Finding.ok(f"where the daemon takes the pilot back, it begins {helped_s:.1f} s after it was submitted")
 
-    def clear(self) -> None:
+    def _clear(self) -> None:
         """Cancel all jobs of the rehearsal, and wait until none holds a node."""
         users, end = {user_name(os.getuid()), user_name(self.uid or os.getuid())}, time.monotonic() + PATIENCE_S
         listed = ["squeue", "-a", "-h", "-o", "%i", "-n", self.name, "-u", ",".join(users)]
@@ -114,8 +107,10 @@ class _Play:
     # Jobs
 
     def _pilot(self) -> list[str]:
-        request = BatchRequest(self.name, 1, 1, self.harvest.partition, "/", b"", tasks=2, qos=self.harvest.qos)
-        request = replace(request, account=self.harvest.account, pilot_options=self.pilot_options)
+        request = BatchRequest(
+            self.name, 1, 1, self.harvest.partition, "/", b"", tasks=2, account=self.harvest.account,
+            qos=self.harvest.qos, pilot_options=tuple(self.pilot_options),
+        )  # fmt: skip
         options = [f"--{name}" + (f"={value}" if value else "") for name, value in request.lines("rehearsal")]
         owner = [] if self.uid is None else [f"--uid={self.uid}"]
         return [*options, f"--time={_LIMIT_MIN}", *owner, "--wrap=exec srun --ntasks=1 sleep 600"]
@@ -141,7 +136,7 @@ class _Play:
     def _main_job(self, node: str, then: Callable[[], object], pilot: str) -> float:
         """Seconds from the submission of a main job that wants the pilot's node to its beginning."""
         options = [f"--job-name={self.name}", f"--nodelist={node}", "--nodes=1", "--exclusive", "--time=1"]
-        refused = "main_options: a partition and an account in which main jobs may be submitted"
+        refused = "--main='-p PARTITION -A ACCOUNT' says with which options you may submit main jobs"
         job = str(self._submit([*options, *self.main_options, "--wrap=sleep 20"], "a main job", refused, WARNING))
         then()
         took_s = self._wait(
@@ -166,7 +161,7 @@ class _Play:
         """What Slurm is told of preemption, in its own words."""
         harvest, tiers = self.facts.partitions[self.harvest.partition], self.facts.partitions.values()
         return (
-            f"PreemptType={self.facts.preempt_type}, PreemptMode={self.facts.preempt_mode}, {harvest.name}: "
+            f"PreemptType={self.facts.preempt_type or 'none'}, PreemptMode={self.facts.preempt_mode}, {harvest.name}: "
             f"PreemptMode={harvest.preempt_mode} GraceTime={harvest.grace_s:g}, tiers "
             + ", ".join(f"{each.name}: {each.tier}" for each in tiers if self._node in each.nodes)
             + f", PreemptExemptTime={self.facts.words.get('PreemptExemptTime', 'none')}"
