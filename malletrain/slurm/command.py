@@ -91,6 +91,7 @@ class Commands:
         self._elapsed = elapsed
         self._on_command = on_command
         self._end_at: float | None = None
+        self.last: Sequence[str] = ()  #: the last command, for a message about it
 
     def end_within(self, seconds: float) -> None:
         """Begin no command any more, and give those that run so long to end. From any thread."""
@@ -120,6 +121,7 @@ class Commands:
     def run(self, argv: Sequence[str], timeout_s: float | None = None) -> CommandResult:
         """Run `argv`; a failure of Slurm's own is in the answer's `error`. Raises `ClusterUnavailable`: it could not
         be run, took too long, or printed without end."""
+        self.last = argv
         limit = self._timeout_s if timeout_s is None else timeout_s
         start = self._elapsed()
         if self._end_at is not None:
@@ -144,7 +146,8 @@ class Commands:
             if self._elapsed() < start + limit:
                 raise ClusterUnavailable(f"{argv[0]}: given up after so long, the daemon is ending") from None
             self._report(argv, limit, well=False)
-            why = f"{argv[0]}: no answer within {limit:g} s; is slurmctld up? try `scontrol ping`"
+            up = "slurmdbd up?" if argv[0] in ("sacctmgr", "sacct") else "slurmctld up? try `scontrol ping`"
+            why = f"{argv[0]}: no answer within {limit:g} s; is {up}"
             raise ClusterUnavailable(why) from None
         except OverflowError:
             most = f"{MAX_OUTPUT_BYTES // 2**20} MiB"

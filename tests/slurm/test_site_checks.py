@@ -4,6 +4,7 @@ configurations with a line changed, with its remedy."""
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from malletrain.config.sections import Config
 from malletrain.site_rules import rules_from
+from malletrain.slurm.command import CommandResult, Commands
 from malletrain.slurm.site import doctor, held_task_limits, partition_checks, site_facts
 from malletrain.slurm.site.account_checks import (
     ASSOCIATION_LIMITS,
@@ -390,6 +392,57 @@ def test_what_private_data_hides(word: str) -> None:
     assert (hidden.level, f"PrivateData={word} hides" in hidden.what) == (ERROR, True)
     assert "AdminLevel=Operator" in hidden.remedy
     assert faults(replace(facts, sees_all=True)) == []
+
+
+ACCOUNTED = "AccountingStorageType=accounting_storage/slurmdbd"
+
+
+class Told(Commands):
+    """Slurm of the recorded site, of which `sacctmgr` says the same of everything."""
+
+    def __init__(self, sacctmgr: CommandResult) -> None:
+        super().__init__()
+        self._sacctmgr = sacctmgr
+
+    def run(self, argv: Sequence[str], timeout_s: float | None = None) -> CommandResult:
+        self.last = argv
+        if argv[0] == "sacctmgr":
+            return self._sacctmgr
+        named = {"config": "config.txt", "partition": "partitions.txt", "node": "scontrol-show-node.txt"}
+        recorded = FIXTURES / "24.11.5" / named.get(argv[-1], f"{argv[0]}.txt")
+        more = f"{ACCOUNTED.replace('=', ' = ')}\n" if argv[-1] == "config" else ""
+        return CommandResult(more + recorded.read_text() if recorded.exists() else "")
+
+
+@pytest.mark.parametrize(
+    ("private", "level", "ok", "words"),
+    [
+        ("none", "Operator", False, "a coordinator of the harvest account suffices"),
+        ("jobs", "Operator", True, "PrivateData=jobs asks for it"),
+        ("jobs", "Administrator", False, "an operator suffices"),
+    ],
+)
+def test_who_must_be_operator_to_see_is_not_told_to_be_less(
+    monkeypatch: pytest.MonkeyPatch, private: str, level: str, ok: bool, words: str
+) -> None:
+    monkeypatch.setattr(doctor, "user_name", lambda _uid: "bob")
+    facts, commands = site(f"PrivateData={private} {ACCOUNTED}"), Told(CommandResult(f"bob|{level}|\n"))
+    assert [f.level for f in doctor._privacy(commands, facts, HARVEST)] == ([Level.OK] if facts.hidden else [])
+    (rights,) = doctor._rights(commands, facts, HARVEST)
+    assert (rights.level, words in rights.what + rights.remedy) == (Level.OK if ok else WARNING, True), rights
+    *_, listener = doctor._apart(commands, facts, HARVEST, str(FIXTURES))
+    assert listener.level is rights.level, "who looks needs it, though the actuator has rights"
+
+
+def test_without_slurmdbd_each_check_names_the_command_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "user_name", lambda _uid: "bob")
+    commands = Told(CommandResult("", "error: Sending PersistInit msg: Connection refused"))
+    found = [f for f in doctor.examine(commands, HARVEST, lambda: 0.0) if "checked: sacctmgr" in f.what]
+    asked = ["show user bob", "show assoc", "show qos harvest"]
+    named = [
+        re.findall(r"start slurmdbd.* run `sacctmgr -n -P (show \w+(?: bob| harvest)?) .*`", f.remedy) for f in found
+    ]
+    assert named == [[words] for words in asked], found
 
 
 def test_what_slurmdbd_does_not_tell_is_as_it_was() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import shlex
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
@@ -35,9 +36,6 @@ _ASSOCIATION = re.compile(r"\bUserName=([^\s()]+)\((\d+)\)")
 
 #: What Slurm does to a preempted job. GANG alone is time slicing within a partition; OFF is neither.
 _EFFECTS = {"CANCEL": "killed", "REQUEUE": "killed and requeued", "SUSPEND": "suspended"}
-
-#: Levels of rights in Slurm that see and may do everything.
-_ADMINS = ("Administrator", "Operator")
 
 
 def examine(
@@ -75,7 +73,10 @@ def examine(
         try:
             found.extend(check(commands, facts, harvest))
         except (ClusterUnavailable, InvalidInput) as error:
-            found.append(Finding.warning(f"could not be checked: {error}", "run the command named here yourself"))
+            remedy = f"run `{shlex.join(commands.last)}` yourself"
+            if commands.last[0] == "sacctmgr":
+                remedy = f"start slurmdbd, or see why it cannot be reached from here; then {remedy}"
+            found.append(Finding.warning(f"could not be checked: {error}", remedy))
     return (*found, *_arrays(facts), *_settings(facts))
 
 
@@ -180,7 +181,8 @@ def _apart(commands: Commands, facts: SiteFacts, harvest: Harvest, socket: str) 
         remedy = "systemctl enable --now malletrain-actuator; run the doctor as the user of malletraind"
         yield Finding.error(what, remedy)
         return
-    yield from _rights(commands, facts, harvest, owner)
+    seeing = replace(facts, private_data=facts.private_data - {"jobs", "reservations"})  # who looks needs these
+    yield from _rights(commands, seeing, harvest, owner)
     me = user_name(os.getuid())
     if me == owner:
         what = f"{me} runs the listener and the actuator: the two processes have the same rights"
@@ -188,13 +190,13 @@ def _apart(commands: Commands, facts: SiteFacts, harvest: Harvest, socket: str) 
         yield Finding.error(what, remedy)
     elif facts.accounting and me not in (facts.slurm_user, "root"):
         level, coordinated = site_facts.standing(commands, me)
-        if level in _ADMINS or harvest.account in coordinated:
+        if _is_excess(level, facts) or harvest.account in coordinated:
             yield Finding.warning(
                 f"{me}, who listens on the network, has rights in Slurm too: the actuator's suffice",
                 f"sacctmgr delete coordinator account={harvest.account} names={me}",
             )
         else:
-            yield Finding.ok(f"{me}, who listens on the network, has no rights in Slurm but to look")
+            yield Finding.ok(f"{me}, who listens on the network, has no more rights in Slurm than looking takes")
 
 
 def _rights(commands: Commands, facts: SiteFacts, harvest: Harvest, me: str = "") -> Iterator[Finding]:
@@ -208,11 +210,12 @@ def _rights(commands: Commands, facts: SiteFacts, harvest: Harvest, me: str = ""
         yield Finding.warning(f"without accounting (slurmdbd) {me} can steer jobs of its own only", remedy)
         return
     level, coordinated = site_facts.standing(commands, me)
-    if level in _ADMINS:
-        yield Finding.warning(
-            f"{me} is {level.lower()}: that overrides MaxTime and staff holds silently",
-            "a coordinator of the harvest account suffices, and cannot touch other jobs",
-        )
+    if _is_excess(level, facts):
+        enough = "a coordinator of the harvest account suffices, and cannot touch other jobs"
+        remedy = "an operator suffices" if facts.hidden else enough
+        yield Finding.warning(f"{me} is {level.lower()}: that overrides MaxTime and staff holds silently", remedy)
+    elif level == "Operator":
+        yield Finding.ok(f"{me} is operator, and PrivateData={','.join(facts.hidden)} asks for it")
     elif harvest.account and harvest.account in coordinated:
         yield Finding.ok(f"{me} coordinates account {harvest.account}")
     else:
@@ -220,6 +223,11 @@ def _rights(commands: Commands, facts: SiteFacts, harvest: Harvest, me: str = ""
             f"{me} may not steer pilots of others: it does not coordinate account {harvest.account or '(none)'}",
             f"sacctmgr add coordinator account={harvest.account or 'ACCOUNT'} names={me}",
         )
+
+
+def _is_excess(level: str, facts: SiteFacts) -> bool:
+    """Whether a level of rights is more than is needed: what PrivateData hides takes an operator to see."""
+    return level == "Administrator" or (level == "Operator" and not facts.hidden)
 
 
 def _user_ids(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
