@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import pwd
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +16,9 @@ from malletrain.slurm.site import rehearsal, site_facts
 from malletrain.slurm.site.rehearsal import Rehearsal
 from malletrain.slurm.site.site_facts import Finding, Harvest, Level
 from scripts.lab import Change, Lab
-from tests.slurm.test_authority import HARVEST, accounted
+from tests.slurm.test_authority import accounted
+from tests.slurm.test_cli_site import ROOT, malletrain
+from tests.waiting import wait_until
 
 __all__ = ["accounted"]
 
@@ -65,12 +72,20 @@ def test_faults_of_preemption_are_seen_by_their_effect(
         assert left(any_lab) == ""
 
 
-def test_one_that_is_stopped_leaves_nothing_behind(any_lab: Lab) -> None:
-    commands = Commands(any_lab.env)
-    seen = Rehearsal(commands, site_facts.read(commands), Harvest("harvest"), ["-p", "batch"]).findings()
-    assert next(seen).level is Level.OK
-    assert "RUNNING" in left(any_lab)
-    seen.close()
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_one_that_is_stopped_leaves_nothing_behind(any_lab: Lab, number: signal.Signals) -> None:
+    program = [
+        sys.executable,
+        "-c",
+        "from malletrain.cli.main import main; main()",
+        "doctor",
+        "--try",
+        "--main=-p batch",
+    ]
+    process = subprocess.Popen(program, stdout=subprocess.DEVNULL, env={**any_lab.env, "PYTHONPATH": str(ROOT)})
+    wait_until(lambda: "RUNNING" in left(any_lab), 60, "a pilot")
+    process.send_signal(number)
+    assert process.wait(60) != 0
     assert left(any_lab) == ""
 
 
@@ -82,10 +97,13 @@ def test_a_main_job_that_is_refused_names_the_option(any_lab: Lab) -> None:
     assert left(any_lab) == ""
 
 
-def test_root_plays_the_pilot_of_the_daemons_user(accounted: Lab) -> None:
-    """Who may have no account for main jobs."""
-    commands = Commands(accounted.env)
-    uid = pwd.getpwnam("malletrain").pw_uid
-    found = list(Rehearsal(commands, site_facts.read(commands), HARVEST, ["-p", "batch"], uid=uid).findings())
-    assert [finding.level for finding in found] == [Level.OK] * 3, found
+def test_root_plays_the_pilot_of_the_daemons_user(accounted: Lab, tmp_path: Path) -> None:
+    """Who may have no account for main jobs, and whose rights count."""
+    os.chown(tmp_path, pwd.getpwnam("malletrain").pw_uid, -1)
+    (tmp_path / "malletrain.toml").write_text(
+        f'[slurm]\naccount = "harvest"\nqos = "harvest"\n[store]\npath = "{tmp_path}/malletrain.db"\n'
+    )
+    run = malletrain("doctor", f"--config={tmp_path}/malletrain.toml", "--try", "--main=-p batch", env=accounted.env)
+    assert "malletrain coordinates account harvest" in run.stdout
+    assert "where the daemon takes the pilot back" in run.stdout
     assert left(accounted) == ""

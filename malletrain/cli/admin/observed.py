@@ -79,6 +79,7 @@ def lines(seen: Observation, activate_s: float) -> Iterator[str]:
         f"                  {seen.jobs_unseen} would have waited up to {seen.worst_wait_s:g} s "
         f"(poll {seen.look_s:g} s, pilot's exit {seen.leave_s:g} s), then for the epilog and Slurm's next cycle"
     )
+    yield "next              let Slurm preempt one pilot: malletrain doctor --try"
 
 
 @click.command(

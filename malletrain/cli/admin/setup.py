@@ -55,6 +55,8 @@ def setup(users: str, conf: Path | None, undo: bool, for_real: bool, **names: st
     if not lines:
         click.echo("nothing to do: " + ("Slurm was not set up" if undo else "Slurm is set up already"))
         return
+    if not undo:
+        lines.append("# Then see what Slurm does, before malletraind runs: malletrain doctor --try")
     script = "\n".join(["set -e", *lines]).encode("utf-8", "surrogateescape")
     click.echo(script)
     if for_real and subprocess.run(["/bin/sh"], input=script, env=commands.environment, check=False).returncode:

@@ -30,6 +30,7 @@ from malletrain.slurm.site.rehearsal import Rehearsal
 from malletrain.slurm.site.site_facts import Finding, Harvest, Level
 from malletrain.wire import address
 from malletrain.wire.errors import WireError
+from malletrain.wire.munge import user_name
 
 
 @click.command(
@@ -73,14 +74,15 @@ Example:
 @click.option("--try", "tries", is_flag=True, help="Also play a pilot and two main jobs on an idle node: a minute.")
 @click.option("--main", metavar="OPTIONS", default="", show_default=False, help="sbatch's, for main jobs of --try.")
 def doctor(config_file: Path | None, as_text: bool, tries: bool, main: str) -> None:
-    """Check a site, as the daemon's user on its machine, and name a remedy for each fault.
+    """Check a site, as root or the daemon's user on its machine, and name a remedy for each fault.
 
-    --try is for root, while malletraind does not run: it would end the pilot. Exit status 1: pilots could not run, or
-    would harm main jobs.
+    malletraind must not run beside --try: it would end the pilot. Exit status 1: pilots could not run, or would harm
+    main jobs.
     """
     config = configuration.load_or_defaults(config_file)
     slurm = config.slurm
     harvest = Harvest(slurm.partition, slurm.account, slurm.qos, max_nodes=config.pilot.max_nodes)
+    uid = _daemons_user(config)
     found = site_doctor.examine(
         _commands(config),
         harvest,
@@ -89,6 +91,7 @@ def doctor(config_file: Path | None, as_text: bool, tries: bool, main: str) -> N
         preemptible=config.slurm.preemptible_partitions,
         actuator=config.actuator.socket,
         include=config.pool.include,
+        user=user_name(uid),
     )
     found += (
         _charging(config),
@@ -99,7 +102,7 @@ def doctor(config_file: Path | None, as_text: bool, tries: bool, main: str) -> N
         *(Finding(Level.WARNING, gone) for gone in config.gone),
     )
     shown: list[Finding] = []
-    for finding in itertools.chain(found, _tried(config, harvest, shlex.split(main)) if tries else ()):
+    for finding in itertools.chain(found, _tried(config, harvest, shlex.split(main), uid) if tries else ()):
         shown.append(finding)
         if not as_text:
             _show(finding)
@@ -116,13 +119,19 @@ def _show(finding: Finding) -> None:
         click.echo(f"{'':8}-> {finding.remedy}")
 
 
-def _tried(config: Config, harvest: Harvest, main: Sequence[str]) -> Iterator[Finding]:
-    """What Slurm does with a pilot: the caller's, or for root the daemon's user's, who has the journal's folder. Its
-    jobs are cancelled also where this is interrupted or terminated."""
+def _daemons_user(config: Config) -> int:
+    """The caller; for root who has the journal's folder, where there is one."""
+    store = Path(config.store.path).parent
+    return store.stat().st_uid if os.geteuid() == 0 and store.is_dir() else os.getuid()
+
+
+def _tried(config: Config, harvest: Harvest, main: Sequence[str], uid: int) -> Iterator[Finding]:
+    """What Slurm does with a pilot of this user. Its jobs are cancelled also where this is interrupted or
+    terminated."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    commands, store = _commands(config), Path(config.store.path).parent
-    uid = store.stat().st_uid if os.geteuid() == 0 and store.is_dir() else None
-    yield from Rehearsal(commands, site_facts.read(commands), harvest, main, config.pilot.sbatch, uid).findings()
+    commands = _commands(config)
+    played = Rehearsal(commands, site_facts.read(commands), harvest, main, config.pilot.sbatch, uid)
+    yield from played.findings()
 
 
 def _charging(config: Config) -> Finding:

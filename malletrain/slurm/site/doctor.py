@@ -46,11 +46,13 @@ def examine(
     preemptible: Collection[str] = (),
     actuator: str = "",
     include: Collection[str] = (),
+    user: str = "",
 ) -> tuple[Finding, ...]:
     """All findings. When slurmctld does not answer, only that.
 
     `preemptible`: main partitions whose jobs other main jobs are meant to preempt. `actuator`: the socket of the
-    process that steers Slurm, where that is another one. `include`: lists of the nodes that may be harvested.
+    process that steers Slurm, where that is another one. `include`: lists of the nodes that may be harvested. `user`:
+    whose rights are looked at, where root asks; by default the caller's.
     """
     began = now()
     try:
@@ -67,9 +69,9 @@ def examine(
         _clock(facts, began, now()),
         _munge(facts),
     ]
-    rights = partial(_apart, socket=actuator) if actuator else _rights
-    doors = partial(_doors, max_pilot_s=max_pilot_s)
-    for check in (rights, _user_ids, _privacy, doors, _backfill, _headroom, _fair_share, _weights):
+    rights = partial(_apart, socket=actuator) if actuator else partial(_rights, me=user)
+    privacy, doors = partial(_privacy, me=user), partial(_doors, max_pilot_s=max_pilot_s)
+    for check in (rights, _user_ids, privacy, doors, _backfill, _headroom, _fair_share, _weights):
         try:
             found.extend(check(commands, facts, harvest))
         except (ClusterUnavailable, InvalidInput) as error:
@@ -269,8 +271,8 @@ def _user_id(name: str) -> int | None:
         return None
 
 
-def _privacy(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
-    me = user_name(os.getuid())
+def _privacy(commands: Commands, facts: SiteFacts, harvest: Harvest, me: str = "") -> Iterator[Finding]:
+    me = me or user_name(os.getuid())
     sees_all = site_facts.sees_all(commands, facts, me) if facts.hidden else True
     yield from site_facts.check_sight(replace(facts, sees_all=sees_all), me)
     if facts.hidden and sees_all:

@@ -25,6 +25,7 @@ from malletrain.slurm.queries import Queries
 from malletrain.slurm.site.site_facts import ERROR, WARNING, Finding, Harvest, Level, SiteFacts
 from malletrain.slurm.submission.sbatch import PILOT_OPTIONS, BatchRequest
 from malletrain.wire.munge import user_name
+from malletrain.wire.sbatch_answer import job_id
 
 #: Seconds. slurmctld's main scheduler runs once a minute at least (sched_interval, slurm.conf(5)).
 PATIENCE_S = 90.0
@@ -54,7 +55,7 @@ class Rehearsal:
     Args:
         main_options: of sbatch, for main jobs: partition and account, where the caller's defaults will not do.
         pilot_options: as `pilot.sbatch` has them.
-        uid: whose the pilot is, where root calls this; None: the caller's.
+        uid: whose the pilot is, where root calls this; by default the caller's.
     """
 
     commands: Commands
@@ -62,13 +63,13 @@ class Rehearsal:
     harvest: Harvest
     main_options: Sequence[str] = ()
     pilot_options: Sequence[str] = PILOT_OPTIONS
-    uid: int | None = None
+    uid: int = field(default_factory=os.getuid)
     name: str = field(default_factory=lambda: f"malletrain-try-{secrets.token_hex(4)}")  #: of all its jobs
 
     def __post_init__(self) -> None:
         self._node = ""
         self._queries = Queries(self.commands, self.harvest.partition)
-        self._cluster = SlurmCluster(self.commands, self.harvest, lambda _job: self.uid or os.getuid())
+        self._cluster = SlurmCluster(self.commands, self.harvest, lambda _job: self.uid)
 
     def findings(self) -> Generator[Finding, None, None]:
         """What is seen, as it is seen. Close the generator when you stop early: all jobs are cancelled then. Raises
@@ -97,7 +98,7 @@ class Rehearsal:
 
     def _clear(self) -> None:
         """Cancel all jobs of the rehearsal, and wait until none holds a node."""
-        users, end = {user_name(os.getuid()), user_name(self.uid or os.getuid())}, time.monotonic() + PATIENCE_S
+        users, end = {user_name(os.getuid()), user_name(self.uid)}, time.monotonic() + PATIENCE_S
         listed = ["squeue", "-a", "-h", "-o", "%i", "-n", self.name, "-u", ",".join(users)]
         while time.monotonic() < end and self.commands.ask(listed).strip():
             for user in users:
@@ -112,15 +113,15 @@ class Rehearsal:
             qos=self.harvest.qos, pilot_options=tuple(self.pilot_options),
         )  # fmt: skip
         options = [f"--{name}" + (f"={value}" if value else "") for name, value in request.lines("rehearsal")]
-        owner = [] if self.uid is None else [f"--uid={self.uid}"]
+        owner = [] if self.uid == os.getuid() else [f"--uid={self.uid}"]
         return [*options, f"--time={_LIMIT_MIN}", *owner, "--wrap=exec srun --ntasks=1 sleep 600"]
 
     def _submit(self, options: Sequence[str], what: str, remedy: str, level: Level) -> int:
         answer = self.commands.run(["sbatch", "--parsable", "--output=/dev/null", *options])
-        number = answer.output.strip().partition(";")[0].rpartition("\n")[2]
-        if not answer.ok or not number.isdigit():
+        number = job_id(answer.output)
+        if not answer.ok or number is None:
             raise NotPlayed(Finding(level, f"sbatch refuses {what}: {answer.error or answer.output[:200]}", remedy))
-        return int(number)
+        return number
 
     def _start(self, pilot: str, node: str) -> float:
         """Seconds from a pilot's release to its beginning."""
@@ -161,8 +162,8 @@ class Rehearsal:
         """What Slurm is told of preemption, in its own words."""
         harvest, tiers = self.facts.partitions[self.harvest.partition], self.facts.partitions.values()
         return (
-            f"PreemptType={self.facts.preempt_type or 'none'}, PreemptMode={self.facts.preempt_mode}, {harvest.name}: "
-            f"PreemptMode={harvest.preempt_mode} GraceTime={harvest.grace_s:g}, tiers "
+            f"PreemptType={self.facts.preempt_type or 'none'}, PreemptMode={self.facts.preempt_mode}, "
+            f"{harvest.name}: PreemptMode={harvest.preempt_mode} GraceTime={harvest.grace_s:g}, tiers "
             + ", ".join(f"{each.name}: {each.tier}" for each in tiers if self._node in each.nodes)
             + f", PreemptExemptTime={self.facts.words.get('PreemptExemptTime', 'none')}"
         )
