@@ -89,7 +89,7 @@ def _job(view: JobView, decision: Decision | None, shown: _Shown, waiting: str) 
         yield "  its script is not checked (--trust)"
     if waiting:
         yield f"  waits: {shown.words(waiting)}"
-    held = ", ".join(f"{p.node} ({p.id}, {p.phase.value})" for p in view.active) or "none"
+    held = ", ".join(f"{p.node or 'no node'} ({p.id}, {p.phase.value})" for p in view.active) or "none"
     yield f"  nodes: {held}; {len(view.held)} tasks wait for a hole"
     if view.world is not None:
         yield f"  generation {view.world.generation}: {len(view.world.members)} train together"
@@ -278,7 +278,8 @@ def describe_action(action: Action) -> str:
         case CutLimit():
             what = f"cut     {action.pilot} of job {action.job_id} on {action.node} to end by {utc(action.ends_at)}"
         case RecyclePilot():
-            what = f"recycle {action.pilot} of job {action.job_id} on {action.node}"
+            where = f" on {action.node}" if action.node else ""
+            what = f"recycle {action.pilot} of job {action.job_id}{where}"
         case CancelTasks():
             what = f"cancel  {', '.join(action.pilots)} of job {action.job_id}"
         case TopUp():

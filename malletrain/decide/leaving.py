@@ -119,7 +119,7 @@ def overdue_pilots(views: Mapping[int, JobView], snapshot: Snapshot, now: float,
             subject = of_job if found.of_job else pilot.node
             actions.append(RecyclePilot(pilot.job_id, pilot.id, pilot.node, reason, subject, unfit=found.unfit))
         elif pilot.phase is PilotPhase.RECYCLING and waited_s > rules.start_patience_s:
-            reason = f"requeued {ago} and still on {pilot.node}"
+            reason = f"requeued {ago} and still on {pilot.node or 'its node'}"
             actions.append(RecyclePilot(pilot.job_id, pilot.id, pilot.node, reason))
     return actions
 

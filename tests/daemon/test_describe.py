@@ -1,5 +1,7 @@
 """A decision in words."""
 
+from dataclasses import replace
+
 import pytest
 
 from malletrain.api.explain import describe, describe_action, explain
@@ -15,8 +17,10 @@ from malletrain.domain.decision import (
     Refusal,
     StartPilot,
 )
+from malletrain.domain.job import Pilot, PilotPhase
 from malletrain.domain.snapshot import SlurmJob, SlurmState, Snapshot
 from tests.messages import says
+from tests.world import World, job
 
 ACTIONS: list[tuple[Action, tuple[str, ...]]] = [
     (StartPilot(1, "12_3", "n001", 600.0, "a hole"), ("start", "12_3", "job 1", "n001", "600 s: a hole")),
@@ -26,6 +30,7 @@ ACTIONS: list[tuple[Action, tuple[str, ...]]] = [
     ),
     (CutLimit(1, "12_3", "n001", 60.0, "why"), ("cut", "12_3", "job 1", "n001", "1970-01-01T00:01:00Z: why")),
     (RecyclePilot(1, "12_3", "n001", "empty"), ("recycle", "12_3", "job 1", "n001: empty")),
+    (RecyclePilot(1, "12_3", "", "waits"), ("recycle", "12_3", "job 1: waits")),
     (CancelTasks(1, ("12_3", "12_4"), "over"), ("cancel", "12_3, 12_4", "job 1: over")),
 ]  # fmt: skip
 
@@ -47,6 +52,14 @@ def test_a_decision_is_said_whole() -> None:
     )  # fmt: skip
     for line, each in zip(describe(decision), facts, strict=True):
         assert says(line, *each)
+
+
+def test_a_pilot_that_has_no_node_is_not_said_to_be_on_one() -> None:
+    world = World()
+    world.submit(job(1))
+    waits = Pilot("12_3", 1, PilotPhase.RELEASED, 0.0)
+    view = replace(world.loop.views[1], pilots={waits.id: waits})
+    assert "  nodes: no node (12_3, released); 0 tasks wait for a hole" in explain("1", {1: view}, None, None, ())
 
 
 def test_nothing_to_do_is_said() -> None:

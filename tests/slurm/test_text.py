@@ -30,6 +30,12 @@ def test_a_node() -> None:
     )  # fmt: skip
 
 
+def test_the_time_of_a_nodes_reason_is_one_that_people_read() -> None:
+    # The daemon asks with SLURM_TIME_FORMAT=%s, and this text is shown as it is.
+    (row,) = text.nodes(NODE.replace("2026-11-20T16:31:41]", "1795192301]"))
+    assert row.reason == "bad fan, see ticket = 5 [root@2026-11-20T16:31:41Z]"
+
+
 def test_a_node_on_several_lines_reads_the_same() -> None:
     folded = NODE.replace("  ", "\n   ").replace(" Reason", "\n   Reason")
     assert text.nodes(folded + "\n") == text.nodes(NODE)
