@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import anyio
-from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
-from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
 from malletrain import __version__
@@ -77,7 +77,16 @@ def create_app(
     limits = people.limits
     logins = {**LOGIN_BODY_BYTES, **(pages.logins if pages is not None else {})}
     app = FastAPI(
-        title="MalleTrain", version=__version__, openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None
+        title="MalleTrain",
+        version=__version__,
+        openapi_url="/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        exception_handlers={
+            RequestValidationError: _on_invalid,
+            HTTPException: _on_http,
+            Exception: _on_unknown,
+        },
     )
     app.include_router(make_people_router(people))
     if workers_router is not None:
@@ -92,21 +101,14 @@ def create_app(
         body = {"status": "ill" if found else "well", "version": __version__, "ailments": found}
         return JSONResponse(body | ({"error": "; ".join(found)} if found else {}), 503 if found else 200)
 
+    @app.get("/metrics", include_in_schema=False)
+    @app.get("/v1/metrics", tags=["daemon"], response_class=PlainTextResponse)
     async def show_metrics(request: Request) -> Response:
         """Figures for Prometheus."""
         return PlainTextResponse(await people.off_loop(address_of(request), metrics), media_type=METRICS_TYPE)
 
-    for path in ("/v1/metrics", "/metrics"):
-        app.add_api_route(
-            path,
-            show_metrics,
-            methods=["GET"],
-            tags=["daemon"],
-            include_in_schema=path.startswith("/v1"),
-            response_class=PlainTextResponse,
-        )
-
-    async def on_known(request: Request, error: Exception) -> Response:
+    @app.exception_handler(MalletrainError)
+    async def on_known(request: Request, error: MalletrainError) -> Response:
         failed_login = isinstance(error, NotAuthenticated) and request.url.path in logins
         if failed_login or isinstance(error, TooManyRequests):
             await anyio.sleep(limits.refusal_seconds)
@@ -118,10 +120,6 @@ def create_app(
         words = request.scope.get("malletrain.sight", Visibility()).words(str(error))
         return JSONResponse({"error": _line(words)}, status, headers)
 
-    app.add_exception_handler(MalletrainError, on_known)
-    app.add_exception_handler(RequestValidationError, _on_invalid)
-    app.add_exception_handler(StarletteHTTPException, _on_http)
-    app.add_exception_handler(Exception, _on_unknown)
     app.add_middleware(
         RequestGuard,
         limits=limits,
@@ -149,8 +147,8 @@ def _caller(scope: Scope, auth: Auth, holds_token: Callable[[str, str], bool], p
         return None
 
 
-async def _on_invalid(_request: Request, error: Exception) -> Response:
-    faults = error.errors() if isinstance(error, RequestValidationError) else []
+async def _on_invalid(_request: Request, error: RequestValidationError) -> Response:
+    faults = error.errors()
     words = []
     for fault in faults[:5]:
         place = ".".join(str(part) for part in fault["loc"] if part not in ("body", "query", "path"))
@@ -159,13 +157,11 @@ async def _on_invalid(_request: Request, error: Exception) -> Response:
     return JSONResponse({"error": _line("; ".join(words) + more)}, 400)
 
 
-async def _on_http(_request: Request, error: Exception) -> Response:
-    status = error.status_code if isinstance(error, (HTTPException, StarletteHTTPException)) else 500
-    words = str(getattr(error, "detail", error))
-    if status == 404 and words == "Not Found":
+async def _on_http(_request: Request, error: HTTPException) -> Response:
+    words = str(error.detail)
+    if error.status_code == 404 and words == "Not Found":
         words = "there is no such route: /v1/openapi.json lists them"
-    headers = getattr(error, "headers", None)
-    return JSONResponse({"error": _line(words)}, status, headers)
+    return JSONResponse({"error": _line(words)}, error.status_code, error.headers)
 
 
 async def _on_unknown(_request: Request, error: Exception) -> Response:

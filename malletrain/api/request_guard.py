@@ -54,13 +54,13 @@ class RequestGuard:
         logins: dict[str, int],
         connections: ConnectionTable,
     ) -> None:
-        self._app, self._limits, self._identify = app, limits, identify
-        self._logins, self._connections = logins, connections
+        self._app, self.limits, self._identify = app, limits, identify
+        self._logins, self.connections = logins, connections
         self._strangers = TokenBuckets(limits.address_rate, limits.address_burst, clock)
         self._by_login = TokenBuckets(limits.login_rate, limits.login_burst, clock)
         self._callers = TokenBuckets(limits.token_rate, limits.token_burst, clock)
-        self._answers = TokenBuckets(limits.answer_bytes_rate, limits.answer_bytes_burst, clock)
-        self._unsent: Counter[str] = Counter()
+        self.answers = TokenBuckets(limits.answer_bytes_rate, limits.answer_bytes_burst, clock)
+        self.unsent: Counter[str] = Counter()  #: bytes of answers that wait to be taken, by caller
         self._buffered_bytes = {True: 0, False: 0}  # of callers that are known, and of others
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -72,7 +72,7 @@ class RequestGuard:
             caller, most = self._admit(scope)
             known = bool(caller)
             if not known and scope["path"] not in self._logins and self._strangers.is_strained(_address(scope)):
-                await anyio.sleep(self._limits.refusal_seconds)
+                await anyio.sleep(self.limits.refusal_seconds)
             gone = await self._read(scope, receive, body, known, most)
             if not gone:
                 answer = _Answer(self, scope, send, caller or _address(scope))
@@ -81,34 +81,12 @@ class RequestGuard:
                 finally:
                     answer.close()
         except TooManyRequests as refused:
-            await anyio.sleep(self._limits.refusal_seconds)
+            await anyio.sleep(self.limits.refusal_seconds)
             await _refuse(receive, send, 429, str(refused))
         except _Refused as refused:
             await _refuse(receive, send, refused.status, str(refused))
         finally:
             self._buffered_bytes[known] -= len(body)
-
-    def admit_answer(self, caller: str, size: int) -> bool:
-        """Whether an answer of so many bytes may wait for the caller to take it; counted until `answered`."""
-        if self._unsent[caller] and self._unsent[caller] + size > self._limits.unsent_bytes:
-            return False
-        self._unsent[caller] += size
-        self._answers.charge(caller, size)
-        return True
-
-    def answered(self, caller: str, size: int) -> None:
-        """The answer has gone, or never will."""
-        self._unsent[caller] -= size
-        if self._unsent[caller] <= 0:
-            del self._unsent[caller]
-
-    async def send_part(self, scope: Scope, send: Send, message: Message) -> None:
-        """Send a part of an answer. Whoever takes none for too long is cut off: it waits in memory."""
-        try:
-            async with asyncio.timeout(self._limits.unsent_seconds):
-                await send(message)
-        except TimeoutError:
-            self._connections.drop(_peer(scope))
 
     def _admit(self, scope: Scope) -> tuple[str, int]:
         """The caller, "" for a stranger, and how many bytes of a body are read.
@@ -125,11 +103,11 @@ class RequestGuard:
                 raise _Refused(401, NO_WORKER if path.startswith("/v1/workers/") else NO_USER)
             return "", 0
         self._callers.take(caller)
-        if self._answers.is_empty(caller):
+        if self.answers.is_empty(caller):
             raise TooManyRequests("you have been answered too much lately: wait a moment, ask for less")
-        if not self._connections.vouch(_peer(scope), caller):
+        if not self.connections.vouch(_peer(scope), caller):
             raise TooManyRequests("too many connections: close some, or send your requests over one")
-        return caller, self._bounded(headers, self._limits.body_bytes)
+        return caller, self._bounded(headers, self.limits.body_bytes)
 
     def _bounded(self, headers: dict[bytes, bytes], most: int) -> int:
         declared = headers.get(b"content-length", b"")
@@ -140,8 +118,8 @@ class RequestGuard:
     async def _read(self, scope: Scope, receive: Receive, body: bytearray, known: bool, most: int) -> bool:
         """Reads the body; returns whether the caller hung up meanwhile.
         Raises _Refused: the body is too long, takes too long, or there are too many bodies at once."""
-        seconds = self._limits.body_seconds
-        whole = self._limits.buffered_bytes if known else self._limits.strangers_buffered_bytes
+        seconds = self.limits.body_seconds
+        whole = self.limits.buffered_bytes if known else self.limits.strangers_buffered_bytes
         try:
             async with asyncio.timeout(seconds):
                 more = True
@@ -180,23 +158,32 @@ class _Answer:
             self._start = message  # until it is known how long the answer is
             return
         body, more = message.get("body", b""), message.get("more_body", False)
-        if not self._guard.admit_answer(self._caller, len(body)):
+        waits, unsent = self._guard.unsent[self._caller], self._guard.limits.unsent_bytes
+        if waits and waits + len(body) > unsent:
             self._is_refused = True
             if self._start is not None:
                 await _reply(self._send, 429, "your answers are not taken: read them before you ask for more")
             return
         self._size += len(body)
+        self._guard.unsent[self._caller] += len(body)
+        self._guard.answers.charge(self._caller, len(body))
         if self._start is not None:
             start, self._start = self._start, None
             await self._send(start)
         for begin in range(0, max(1, len(body)), PART_BYTES):
             rest = more or begin + PART_BYTES < len(body)
             part = {"type": "http.response.body", "body": body[begin : begin + PART_BYTES], "more_body": rest}
-            await self._guard.send_part(self._scope, self._send, part)
+            try:
+                async with asyncio.timeout(self._guard.limits.unsent_seconds):
+                    await self._send(part)
+            except TimeoutError:  # whoever takes none is cut off: the rest waits in memory
+                self._guard.connections.drop(_peer(self._scope))
 
     def close(self) -> None:
-        """The request is over."""
-        self._guard.answered(self._caller, self._size)
+        """The answer has gone, or never will."""
+        self._guard.unsent[self._caller] -= self._size
+        if self._guard.unsent[self._caller] <= 0:
+            del self._guard.unsent[self._caller]
 
 
 def _peer(scope: Scope) -> Peer:
@@ -223,8 +210,15 @@ def _replayed(body: bytearray, receive: Receive) -> Receive:
 
 
 async def _refuse(receive: Receive, send: Send, status: int, words: str) -> None:
+    """A refusal, after which what the caller still sends is read, until it has sent all, hangs up, or has sent too
+    much for too long."""
     await _reply(send, status, words, more=True)
-    await _linger(receive)
+    left, more = LINGER_BYTES, True
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LINGER_SECONDS):
+            while more and left > 0:
+                message = await receive()
+                left, more = left - len(message.get("body", b"")), message.get("more_body", False)
     await send({"type": "http.response.body"})  # closes the connection
 
 
@@ -242,15 +236,3 @@ async def _reply(send: Send, status: int, words: str, more: bool = False) -> Non
         headers.append((b"retry-after", b"1"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": text, "more_body": more})
-
-
-async def _linger(receive: Receive) -> None:
-    """Read what the caller still sends, until it has sent all, hangs up, or has sent too much for too long."""
-    left = LINGER_BYTES
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(LINGER_SECONDS):
-            while left > 0:
-                message = await receive()
-                left -= len(message.get("body", b""))
-                if not message.get("more_body", False):
-                    return

@@ -29,6 +29,11 @@ MAX_MAGNITUDE = 1e300
 #: has beyond is cut off: a report is refused whole, and what a world depends on may be in it.
 MOST = "most"
 
+#: The largest text (characters), list and mapping, and whole number of an untrusted sender.
+MAX_TEXT_CHARS = 4000
+MAX_ITEMS = 4096
+MAX_INTEGER = 2**62
+
 #: Entries of one object of plain JSON.
 MAX_PLAIN_ENTRIES = 64
 
@@ -85,23 +90,13 @@ class _Fault(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """The largest text (characters), list, mapping and whole number of an untrusted sender."""
-
-    text: int
-    items: int
-    entries: int
-    integer: int
-
-
-@dataclass(frozen=True, slots=True)
 class Codec:
     """Reads and writes JSON values."""
 
     error: type[Exception]  #: raised, with the path of the field and what it must be
-    #: Of what an untrusted sender may send. None: the sender is trusted, nothing is bounded, numbers stay as
-    #: they were written, whole or not, and those that JSON lacks are words (nan, inf).
-    bounds: Bounds | None = None
+    #: Whether what is read is bounded. Else the sender is trusted: numbers stay as they were written, whole or not,
+    #: and those that JSON lacks are words (nan, inf).
+    is_bounded: bool = False
     missing: str = "missing"  #: what is said of a key that is not there
     bare: tuple[type[Any], ...] = ()  #: dataclasses of one field that stands for them
     _records: dict[type[Any], Reader] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -186,7 +181,7 @@ class Codec:
 
     def _kinds_read(self, annotation: Any) -> frozenset[type[Any]]:
         """Of which classes a value is taken as it is: most of a journal is so, and a call takes long."""
-        if self.bounds is not None:
+        if self.is_bounded:
             return frozenset()
         is_union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
         kinds = typing.get_args(annotation) if is_union else (annotation,)
@@ -194,16 +189,14 @@ class Codec:
 
     def _field_reader(self, each: _Field) -> Reader:
         read, most = self._reader(each.annotation), each.most
-        if most is None or self.bounds is None:
-            return read
-        return lambda value: _cut(read(value), most)
+        return read if most is None or not self.is_bounded else lambda value: _cut(read(value), most)
 
     def _reader(self, annotation: Any) -> Reader:
         origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
         inner = [kind for kind in arguments if kind is not types.NoneType]
         is_union = origin in (types.UnionType, typing.Union)
         if annotation is Any or (is_union and len(inner) > 1):
-            return _as_it_came if self.bounds is None else self._plain
+            return self._plain if self.is_bounded else _as_it_came
         if is_union:
             read = self._reader(inner[0])
             return lambda value: None if value is None else read(value)
@@ -224,13 +217,13 @@ class Codec:
         if kind is bool:
             return _flag
         if kind is int:
-            return _made_by(lambda value: int(_loose_number(value))) if self.bounds is None else self._whole
+            return _whole if self.is_bounded else _made_by(lambda value: int(_loose_number(value)))
         if kind is float:
-            return _loose_number if self.bounds is None else _number
+            return _number if self.is_bounded else _loose_number
         return self._text
 
     def _list_reader(self, item: Reader) -> Reader:
-        limit = None if self.bounds is None else self.bounds.items
+        limit = MAX_ITEMS if self.is_bounded else None
 
         def read(value: Any) -> tuple[Any, ...]:
             if not isinstance(value, list | tuple) or not _fits(value, limit):
@@ -255,8 +248,8 @@ class Codec:
 
     def _mapping_reader(self, key_kind: Any, kind: Any) -> Reader:
         limit = None
-        if self.bounds is not None:
-            limit = self.bounds.entries if kind is float else MAX_PLAIN_ENTRIES
+        if self.is_bounded:
+            limit = MAX_ITEMS if kind is float else MAX_PLAIN_ENTRIES
         read_item, as_it_is = self._reader(kind), self._kinds_read(kind)
         read_key: Reader = _as_it_came
         if key_kind is int:
@@ -281,15 +274,9 @@ class Codec:
 
         return read
 
-    def _whole(self, value: Any) -> int:
-        limit = None if self.bounds is None else self.bounds.integer
-        if isinstance(value, int) and not isinstance(value, bool) and (limit is None or abs(value) <= limit):
-            return value
-        raise _Fault("must be a whole number")
-
     def _text(self, value: Any) -> str:
         """Text; that of an untrusted sender comes without what could steer a terminal: see `steers_nothing`."""
-        limit = None if self.bounds is None else self.bounds.text
+        limit = MAX_TEXT_CHARS if self.is_bounded else None
         if isinstance(value, str) and _fits(value, limit) and (limit is None or "\0" not in value):
             return value if limit is None else steers_nothing(value)
         raise _Fault(f"must be text{_at_most(limit, ' characters')}")
@@ -298,7 +285,7 @@ class Codec:
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, int):
-            return self._whole(value)
+            return _whole(value)
         if isinstance(value, float):
             return value if math.isfinite(value) else None
         if isinstance(value, str):
@@ -332,6 +319,12 @@ def _flag(value: Any) -> bool:
     if isinstance(value, bool):
         return value
     raise _Fault("must be true or false")
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_INTEGER:
+        return value
+    raise _Fault("must be a whole number")
 
 
 def _number(value: Any) -> float:

@@ -74,11 +74,11 @@ class Http:
 
     def get(self, path: str, query: Query | None = None, *, wait_s: float = 0.0) -> dict[str, Any]:
         """GET `path` (`/v1/jobs`) with a token; `wait_s` is how long a long poll may take, beyond the time-out."""
-        return self._json(self._with_token("GET", _with_query(path, query), None, wait_s))
+        return self._with_token("GET", _with_query(path, query), None, wait_s)
 
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """POST JSON with a token; an empty answer is an empty object."""
-        return self._json(self._with_token("POST", path, dict(body or {}), 0.0))
+        """POST JSON with a token."""
+        return self._with_token("POST", path, dict(body or {}), 0.0)
 
     def delete(self, path: str) -> None:
         """DELETE `path` with a token."""
@@ -89,7 +89,7 @@ class Http:
         self._connection.close()
         self._token = ""
 
-    def _with_token(self, method: str, path: str, body: dict[str, Any] | None, wait_s: float) -> bytes:
+    def _with_token(self, method: str, path: str, body: dict[str, Any] | None, wait_s: float) -> dict[str, Any]:
         if not self._token or self._now() > self._token_until - 30.0:  # renewed before it runs out
             self._log_in()
         try:
@@ -102,7 +102,15 @@ class Http:
         return self._exchange(method, path, body, self._token, wait_s)
 
     def _log_in(self) -> None:
-        answer = self._json(self._present(LOGIN_TRIES))
+        for tries_left in reversed(range(LOGIN_TRIES)):
+            credential = munge.encode(munge.statement(SESSION_PURPOSE, self.url), self._munge_socket)
+            try:
+                answer = self._exchange("POST", "/v1/session", {"credential": credential}, "", 0.0)
+                break
+            except DaemonRefused as refused:
+                if refused.status != http.client.TOO_MANY_REQUESTS or not tries_left:
+                    raise
+            time.sleep(LOGIN_RETRY_S)  # somebody at this address logs in too often: its rate is by the second
         token, lifetime = answer.get("token"), answer.get("lifetime_s")
         if not isinstance(token, str) or not token or not isinstance(lifetime, (int, float)):
             raise DaemonUnavailable(f"{self.url} does not answer as malletraind does: check the URL")
@@ -110,19 +118,10 @@ class Http:
         self._token, self._token_until = token, self._now() + lifetime
         self.identity = {key: value for key, value in answer.items() if key != "token"}
 
-    def _present(self, tries: int) -> bytes:
-        """Send a credential; tried again where somebody at this address logs in too often."""
-        credential = munge.encode(munge.statement(SESSION_PURPOSE, self.url), self._munge_socket)
-        try:
-            return self._exchange("POST", "/v1/session", {"credential": credential}, "", 0.0)
-        except DaemonRefused as refused:
-            if refused.status != http.client.TOO_MANY_REQUESTS or tries <= 1:
-                raise
-        time.sleep(LOGIN_RETRY_S)  # the rate of an address is by the second
-        return self._present(tries - 1)
-
-    def _exchange(self, method: str, path: str, body: dict[str, Any] | None, token: str, wait_s: float) -> bytes:
-        """One request and its answer's body."""
+    def _exchange(
+        self, method: str, path: str, body: dict[str, Any] | None, token: str, wait_s: float
+    ) -> dict[str, Any]:
+        """One request and its answer; an empty one is an empty object."""
         if method != "GET":
             self._connection.close()  # a POST cannot be sent twice, so it always takes a new connection
         try:
@@ -131,7 +130,13 @@ class Http:
             raise self._unavailable(error) from error
         if status >= 300:
             raise DaemonRefused(status, self._words(status, data))
-        return data
+        try:
+            value = json.loads(data or b"{}")
+        except (ValueError, RecursionError) as error:
+            raise DaemonUnavailable(f"{self.url} answers something else than JSON: is that malletraind?") from error
+        if not isinstance(value, dict):
+            raise DaemonUnavailable(f"{self.url} answers something else than a JSON object: is that malletraind?")
+        return value
 
     def _words(self, status: int, data: bytes) -> str:
         """The daemon's own line, made fit for a terminal."""
@@ -153,17 +158,6 @@ class Http:
         else:
             why = f"cannot be reached ({error or type(error).__name__}): try again"
         return DaemonUnavailable(f"{self.url}: {why}")
-
-    def _json(self, data: bytes) -> dict[str, Any]:
-        if not data:
-            return {}
-        try:
-            value = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise DaemonUnavailable(f"{self.url} answers something else than JSON: is that malletraind?") from error
-        if not isinstance(value, dict):
-            raise DaemonUnavailable(f"{self.url} answers something else than a JSON object: is that malletraind?")
-        return value
 
 
 def _with_query(path: str, query: Query | None) -> str:

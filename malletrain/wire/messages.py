@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from malletrain.wire.codec import MOST, Bounds, Codec
+from malletrain.wire.codec import MOST, Codec
 from malletrain.wire.errors import WireError
 
 #: What a worker's MUNGE credential is made for (`malletrain.wire.munge.statement`).
@@ -28,9 +28,6 @@ NAME: Mapping[str, int] = {MOST: 100}
 FEW: Mapping[str, int] = {MOST: 32}
 
 MAX_EVENTS_PER_REPORT = 256
-MAX_TEXT_CHARS = 4000
-MAX_ITEMS = 4096
-MAX_INTEGER = 2**62
 
 
 class MessageError(WireError):
@@ -363,4 +360,4 @@ def plain(value: object, where: str) -> Any:
     return _CODEC.plain(value, where)
 
 
-_CODEC = Codec(MessageError, Bounds(MAX_TEXT_CHARS, MAX_ITEMS, MAX_ITEMS, MAX_INTEGER))
+_CODEC = Codec(MessageError, is_bounded=True)

@@ -79,6 +79,13 @@ def credential_for(url: str) -> str:
     return munge.encode(munge.statement(messages.WORKER_PURPOSE, url))
 
 
+class _OfThread(threading.local):
+    """What each thread has of its own, made when it first asks."""
+
+    def __init__(self, url: str) -> None:
+        self.connection = KeptConnection(url)
+
+
 class WorkerClient:
     """Calls of one worker. Safe to use from several threads: each has its own connection. `credential` makes a fresh
     MUNGE credential, by default `credential_for` the URL; `welcome`: of the process that started this one.
@@ -96,18 +103,13 @@ class WorkerClient:
         self._url = first_url(url)
         self.identity = identity
         self._credential = credential or (lambda: credential_for(self._url))
-        self._welcome = welcome
+        self.welcome = welcome
         self._renew_at = _renewal(welcome)
-        self._local = threading.local()
-        self._local.connection = KeptConnection(self._url)
+        self._of_thread = _OfThread(self._url)
 
     @property
     def worker(self) -> str:
         return self.identity.worker
-
-    @property
-    def welcome(self) -> messages.Welcome | None:
-        return self._welcome
 
     def hello(self, standing: messages.Standing | None = None) -> messages.Welcome:
         """Present a credential; the token got is used from now on.
@@ -119,7 +121,7 @@ class WorkerClient:
             answer = self._call("POST", "/v1/workers/hello", messages.to_json(said))
         except TokenUnknown as error:
             raise Rejected(str(error)) from error
-        self._welcome = welcome = messages.parse(messages.Welcome, answer)
+        self.welcome = welcome = messages.parse(messages.Welcome, answer)
         self._renew_at = _renewal(welcome)
         return welcome
 
@@ -147,20 +149,12 @@ class WorkerClient:
 
     def close(self) -> None:
         """Close this thread's connection."""
-        self._connection.close()
-
-    @property
-    def _connection(self) -> KeptConnection:
-        """This thread's."""
-        if not hasattr(self._local, "connection"):
-            self._local.connection = KeptConnection(self._url)
-        kept: KeptConnection = self._local.connection
-        return kept
+        self._of_thread.connection.close()
 
     def _call(self, method: str, path: str, body: Any, wait_s: float = 0.0) -> Any:
-        token = "" if self._welcome is None else self._welcome.token
+        token, connection = "" if self.welcome is None else self.welcome.token, self._of_thread.connection
         try:
-            status, text = self._connection.ask(method, path, body, token, TIMEOUT_S, wait_s, MAX_ANSWER_BYTES)
+            status, text = connection.ask(method, path, body, token, TIMEOUT_S, wait_s, MAX_ANSWER_BYTES)
         except (OSError, http.client.HTTPException) as error:
             raise DaemonUnreachable(f"no answer from {self._url}: {error}") from error
         try:

@@ -204,7 +204,7 @@ def test_nobody_speaks_for_another(daemon: Coordinator) -> None:
 def test_a_token_of_another_daemon_is_unknown(daemon: Coordinator) -> None:
     worker = client(daemon)
     worker.hello()
-    worker._welcome = messages.Welcome(worker.worker, "x" * 43, "", 20.0)
+    worker.welcome = messages.Welcome(worker.worker, "x" * 43, "", 20.0)
     with pytest.raises(TokenUnknown):
         worker.report([])
 

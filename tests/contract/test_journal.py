@@ -16,8 +16,7 @@ from malletrain.loop.ports import Journal
 from malletrain.store import start, upkeep, views
 from malletrain.store.journal import SqliteJournal
 from malletrain.study.cluster_runs import EVENT_KINDS
-from malletrain.wire.codec import steers_nothing
-from malletrain.wire.messages import MAX_INTEGER
+from malletrain.wire.codec import MAX_INTEGER, steers_nothing
 from tests.world import data_of, event_of
 
 NewJournal = Callable[[], Journal]
@@ -60,7 +59,7 @@ st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False
 
 
 def _fits(event: Event) -> bool:
-    """Whether each number is one that the API and the wire let through (wire.messages.MAX_INTEGER)."""
+    """Whether each number is one that the API and the wire let through (wire.codec.MAX_INTEGER)."""
 
     def fits(value: object) -> bool:
         if isinstance(value, dict):
