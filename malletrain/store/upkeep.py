@@ -93,11 +93,7 @@ class Upkeep:
         """Merge old windows by job, size and hour; of figures keep the hour's last."""
         old = (t.event.c.kind.in_(_FIGURES), t.event.c.at < before, t.event.c.job.is_not(None))
         with self._journal.writing() as connection:
-            jobs = (
-                connection.execute(select(t.event.c.job).where(*old).distinct().order_by(t.event.c.job))
-                .scalars()
-                .all()
-            )
+            jobs = connection.scalars(select(t.event.c.job).where(*old).distinct().order_by(t.event.c.job)).all()
         return sum(self._merge_job(job, before) for job in jobs)
 
     def _merge_job(self, job: int, before: float) -> int:
@@ -142,7 +138,7 @@ class Upkeep:
             t.job.c.id.not_in(open_stay),
         )
         with self._journal.writing() as connection:
-            return connection.execute(query).scalars().all()
+            return connection.scalars(query).all()
 
     def _delete_events(self, job: int) -> int:
         with self._journal.writing() as connection:
@@ -154,7 +150,7 @@ class Upkeep:
         total = 0
         while True:
             with self._journal.writing() as connection:
-                part = connection.execute(numbers.limit(EVENTS_PER_TRANSACTION)).scalars().all()
+                part = connection.scalars(numbers.limit(EVENTS_PER_TRANSACTION)).all()
                 connection.execute(delete(t.event).where(t.event.c.seq.in_(part)))
                 connection.execute(delete(t.pool).where(t.pool.c.seq.in_(part)))
             total += len(part)
