@@ -30,8 +30,8 @@ class SqliteJournal:
 
     def __init__(self, path: Path, *, mode: int = 0o600) -> None:
         """Open the journal at `path`, made with file mode `mode` if it is new, and bring its schema up to date.
-        Raises JournalInUse: another process writes it; JournalTooNew: a newer release wrote it; StoreError: the
-        folder or file cannot be used; the message says why."""
+        Raises JournalInUse: another process writes it; StoreError: a newer release wrote it,
+        or folder or file cannot be used; the message says why."""
         self.path = path
         self._writer_lock = threading.Lock()
         self._listeners: list[Callable[[int], None]] = []
