@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 
 from malletrain.api.explain import explain
 from malletrain.api.people_rows import profile_row, promise_row
-from malletrain.api.roles import Conflict, Identity, NotFound, Role, Unavailable
+from malletrain.api.roles import Conflict, Identity, NotFound, Unavailable
 from malletrain.api.schemas import JobBody
 from malletrain.api.visibility import Visibility
 from malletrain.domain import event as kinds
@@ -62,7 +62,7 @@ class LoopRequests:
             if asked and ours and asked != ours:
                 raise InvalidInput(what, f"pilots run in {what} {ours} here, not {asked}: leave --{what} out")
         most = self._loop.rules.max_weight
-        if job.weight > most and identity.role is not Role.OPERATOR:
+        if job.weight > most and identity.role != "operator":
             raise Refused(
                 f"--weight={job.weight:g} is more than users may give ({most:g}): give the "
                 "lesser ones of your jobs less, or ask an operator"

@@ -214,18 +214,20 @@ class WorkersGate:
         leave, end = (text if text is None else sight.words(text, own) for text in (directive.leave, directive.end))
         return replace(directive, plan=plan, leave=leave, end=end), due
 
-    async def poll(self, worker: str, after: int, wait_s: float, open_poll: "OpenPoll") -> wire.Directive:
-        """The worker's directive as soon as its number is above `after`, or as it is after `wait_s`; membership
-        counts the poll as open until then."""
-        entry = (asyncio.get_running_loop(), open_poll.stirred)
+    async def poll(self, worker: str, after: int, wait_s: float, gone: asyncio.Future[None]) -> wire.Directive:
+        """The worker's directive as soon as its number is above `after` or its caller is `gone`, or as it is after
+        `wait_s`; membership counts the poll as open until then."""
+        stirred = asyncio.Event()  # there may be something new for it
+        gone.add_done_callback(lambda _: stirred.set())
+        entry = (asyncio.get_running_loop(), stirred)
         known = self.membership.worker(worker)
         job = known.job if known is not None else 0
         self._waiting[job].add(entry)
         end, is_open, begins = self.clock.elapsed() + wait_s, True, True
         try:
             while True:
-                open_poll.stirred.clear()
-                over = open_poll.is_gone or self._ends or self.clock.elapsed() >= end
+                stirred.clear()
+                over = gone.done() or self._ends or self.clock.elapsed() >= end
                 waits, due = (False, None) if over else self._waits_at_once(worker, after, begins)
                 if not waits:
                     directive, due, is_open = await run_in_threadpool(self._one_look, worker, after, begins, over)
@@ -235,7 +237,7 @@ class WorkersGate:
                 until = end if due is None else min(end, max(due, now + 0.005))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(until - now):
-                        await open_poll.stirred.wait()
+                        await stirred.wait()
         finally:
             self._waiting[job].discard(entry)
             if not self._waiting[job]:
@@ -273,21 +275,6 @@ class WorkersGate:
             if not stays:
                 self.membership.answered(worker)
             return directive, due, stays
-
-
-class OpenPoll:
-    """A poll that waits for its answer."""
-
-    def __init__(self) -> None:
-        self.stirred = asyncio.Event()  #: set when there may be something new for it, or its caller hung up
-        self.is_gone = False  #: its caller hung up: the first sign that its process is no more
-
-    async def watch(self, request: Request) -> None:
-        """Returns when the caller hangs up."""
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-        self.is_gone = True
-        self.stirred.set()
 
 
 class WorkersRouter(Router):
@@ -347,7 +334,7 @@ class WorkersRouter(Router):
             raise HTTPException(400, f"after, wait: {error}") from error
         if not 0 <= wait <= MAX_WAIT_S or after < 0:
             raise HTTPException(400, f"wait: must be from 0 to {MAX_WAIT_S:g} seconds, after: not negative")
-        loop, open_poll = asyncio.get_running_loop(), OpenPoll()
+        loop = asyncio.get_running_loop()
         if request.client is not None:
 
             def ended() -> None:
@@ -355,12 +342,12 @@ class WorkersRouter(Router):
                     loop.run_in_executor(None, gate.hung_up, worker)
 
             self._connections.watch((request.client.host, request.client.port), ended)
-        watch = asyncio.ensure_future(open_poll.watch(request))
+        gone = loop.create_task(_hang_up(request))
         try:
-            directive = await gate.poll(worker, after, wait, open_poll)
+            directive = await gate.poll(worker, after, wait, gone)
         finally:
-            watch.cancel()
-        if open_poll.is_gone:
+            is_there = gone.cancel()
+        if not is_there:
             await run_in_threadpool(gate.change, lambda: gate.membership.disconnected(worker))
             return Response(status_code=204)
         return JSONResponse(wire.to_json(directive))
@@ -411,6 +398,12 @@ def _worker(gate: WorkersGate, request: Request) -> str:
     if not gate.holds_token(worker, request.headers.get("authorization")):
         raise HTTPException(401, "no token of this worker: say hello again with a fresh MUNGE credential")
     return worker
+
+
+async def _hang_up(request: Request) -> None:
+    """Returns when the caller hangs up: the first sign that its process is no more."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _body(request: Request) -> Any:
