@@ -231,9 +231,5 @@ def web(as_json: bool) -> None:
 def report(since: datetime | None, as_json: bool) -> None:
     """Show node hours and samples by day, account and user."""
     rows = connect().usage(since="" if since is None else f"{since:%Y-%m-%d}")
-    nothing = [(render.Span("nothing used yet", dim=True),)]
-    show(
-        as_json,
-        [row.to_json() for row in rows],
-        lambda: render.table(render.USAGE_COLUMNS, rows) if rows else nothing,
-    )
+    table = render.table(render.USAGE_COLUMNS, rows) if rows else [(render.Span("nothing used yet", dim=True),)]
+    show(as_json, [row.to_json() for row in rows], lambda: table)

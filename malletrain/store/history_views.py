@@ -15,9 +15,7 @@ from malletrain.store.views import pool_row
 from malletrain.wire.rows import PoolRow
 
 #: Rows of one answer at most: what is older is left out.
-MAX_STAYS = 50_000
-MAX_HOLE_CHANGES = 50_000
-MAX_POOL_ROWS = 50_000
+MAX_ROWS = 50_000
 
 _STAYS = select(
     t.stay.c.job, t.job.c.uid, t.stay.c.node, t.stay.c.started_at, t.stay.c.ended_at, t.stay.c.preempted
@@ -37,8 +35,8 @@ class StoreHistory:
 
     def stays(self, since: float) -> tuple[NodeStay, ...]:
         """Pilots on nodes at `since` or later, by their begin."""
-        ended = _STAYS.where(t.stay.c.ended_at >= since).order_by(t.stay.c.ended_at.desc()).limit(MAX_STAYS)
-        lasting = _STAYS.where(t.stay.c.ended_at.is_(None)).limit(MAX_STAYS)
+        ended = _STAYS.where(t.stay.c.ended_at >= since).order_by(t.stay.c.ended_at.desc()).limit(MAX_ROWS)
+        lasting = _STAYS.where(t.stay.c.ended_at.is_(None)).limit(MAX_ROWS)
         return _in_order(self._rows(ended, lasting))
 
     def stays_of(self, job: int, limit: int) -> tuple[NodeStay, ...]:
@@ -53,7 +51,7 @@ class StoreHistory:
             t.event.c.kind.in_(changes), t.event.c.at >= since
         )
         found = []
-        for row in self._rows(query.order_by(t.event.c.seq.desc()).limit(MAX_HOLE_CHANGES))[::-1]:
+        for row in self._rows(query.order_by(t.event.c.seq.desc()).limit(MAX_ROWS))[::-1]:
             data = json.loads(row.data)
             found.append(
                 HoleChange(row.at, tuple(data["nodes"]), row.kind == HolesOpened.kind, bool(data.get("taken")))
@@ -63,7 +61,7 @@ class StoreHistory:
     def pool(self, since: float) -> tuple[PoolRow, ...]:
         """Node counts from `since` on, and those that held then, in order."""
         before = select(t.pool).where(t.pool.c.at < since).order_by(t.pool.c.at.desc()).limit(1)
-        after = select(t.pool).where(t.pool.c.at >= since).order_by(t.pool.c.at.desc()).limit(MAX_POOL_ROWS)
+        after = select(t.pool).where(t.pool.c.at >= since).order_by(t.pool.c.at.desc()).limit(MAX_ROWS)
         return tuple(map(pool_row, self._rows(after, before)[::-1]))
 
     def worlds(self, job: int, limit: int) -> tuple[WorldChange, ...]:

@@ -75,7 +75,9 @@ class Upkeep:
     def tend(self, now: float) -> UpkeepReport:
         """One round, in many short transactions. Raises StoreError: the disk refuses."""
         merged = self._merge_windows(now - self._retention.windows_s)
-        deleted = self._delete_notes(now) + sum(map(self._delete_events, self._old_jobs(now)))
+        notes = (t.event.c.at < now - self._retention.notes_s, t.event.c.kind.in_(_NOTE_KINDS))
+        deleted = self._delete(select(t.event.c.seq).where(*notes).order_by(t.event.c.seq))
+        deleted += sum(map(self._delete_events, self._old_jobs(now)))
         return UpkeepReport(merged, deleted, self._give_back())
 
     def check(self) -> None:
@@ -124,10 +126,6 @@ class Upkeep:
             after = rows[-1].seq
 
     # --- deleting
-
-    def _delete_notes(self, now: float) -> int:
-        old = (t.event.c.at < now - self._retention.notes_s, t.event.c.kind.in_(_NOTE_KINDS))
-        return self._delete(select(t.event.c.seq).where(*old).order_by(t.event.c.seq))
 
     def _old_jobs(self, now: float) -> Sequence[int]:
         """Jobs that ended long ago and have events."""
