@@ -81,7 +81,7 @@ def held_as_shipped(log: str, day: int) -> Callable[[Path], float]:
         window = Window(start_after=day * replay_bench.DAY, end_after=(day + 2) * replay_bench.DAY)
         counted = cluster_trace(read_trace(data / "swf" / log), window)
         machine = without_outages(counted, likely_outages(counted))
-        settings = replayed_site.shipped().config
+        settings = replayed_site.site_of(None).config
         options = Options.of_daemon(replayed_site.replayed_rules(settings, "", None), settings.loop.tick_s)
         choice = parse_policy("auto", None)
         found = replay(machine, mix("imagenet:100", ResizeCosts()), [choice], options, processes=1).scores["auto"]

@@ -14,7 +14,6 @@ from starlette.types import Scope
 from malletrain import __version__
 from malletrain.api.auth import Auth, NotAuthenticated
 from malletrain.api.connections import ConnectionTable
-from malletrain.api.http_server import HttpServer, serve
 from malletrain.api.people_routes import PeopleRoutes, address_of, make_people_router
 from malletrain.api.rate_limits import TooManyRequests
 from malletrain.api.request_guard import RequestGuard
@@ -22,8 +21,6 @@ from malletrain.api.roles import Conflict, Identity, NotFound
 from malletrain.api.visibility import Visibility
 from malletrain.api.worker_routes import WorkersRouter
 from malletrain.domain.errors import InvalidInput, MalletrainError, Refused
-
-__all__ = ["METRICS_TYPE", "HttpServer", "Pages", "create_app", "serve"]
 
 _log = logging.getLogger("malletrain.api")
 

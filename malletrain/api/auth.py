@@ -59,8 +59,7 @@ class Auth:
         """A new token, good for `lifetime_s`, for the maker of the credential.
         Raises NotAuthenticated: the credential proves nothing; Refused: this daemon does not serve that user;
         Unavailable: munged does not answer here."""
-        opened = self._open(credential, SESSION_PURPOSE)
-        identity = self._roles.identify(opened.uid, opened.gid)
+        identity = self._maker(credential, SESSION_PURPOSE)
         return self._tickets.issue(identity.uid, identity), identity
 
     def identify(self, authorization: str | None) -> Identity:
@@ -78,13 +77,11 @@ class Auth:
         self._tickets.take((authorization or "").partition(" ")[2].strip())
 
     def worker_uid(self, credential: str) -> int:
-        """The uid of the worker that made the credential for POST /v1/workers/hello.
-        Raises NotAuthenticated: the credential proves nothing; Refused: this daemon does not serve that user;
-        Unavailable: munged does not answer here."""
-        opened = self._open(credential, WORKER_PURPOSE)
-        return self._roles.identify(opened.uid, opened.gid).uid
+        """The uid of the worker that made the credential for POST /v1/workers/hello. Raises as `log_in`."""
+        return self._maker(credential, WORKER_PURPOSE).uid
 
-    def _open(self, credential: str, purpose: str) -> munge.Credential:
+    def _maker(self, credential: str, purpose: str) -> Identity:
+        """Who made the credential. Raises as `log_in`."""
         try:
             opened = self._decode(credential, self._socket)
             opened.check(purpose, *self._audiences)
@@ -97,7 +94,7 @@ class Auth:
             raise NotAuthenticated("the MUNGE credential is too old or from the future: make a new one, check NTP")
         if age_s > self._clock.elapsed() - self.listens_since + 1.5:  # MUNGE counts whole seconds, of a coarse clock
             raise Unavailable("the MUNGE credential was made before this daemon listened: make a new one, check NTP")
-        return opened
+        return self._roles.identify(opened.uid, opened.gid)
 
 
 Bearer = TypeVar("Bearer")

@@ -162,17 +162,12 @@ class BoundedProtocol(HttpToolsProtocol):
             raise _BadRequest("too many requests wait before it on this connection")
 
     def _await_head(self) -> None:
-        self.head_timer = self.loop.call_later(HEAD_SECONDS, self._give_up)
+        self.head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.close)
 
     def _stop_timer(self) -> None:
         if self.head_timer is not None:
             self.head_timer.cancel()
             self.head_timer = None
-
-    def _give_up(self) -> None:
-        self.head_timer = None
-        if not self.transport.is_closing():
-            self.transport.close()
 
 
 def _plain(end: Any) -> Any:

@@ -48,7 +48,15 @@ def listen(host: str, port: int, backlog: int, environ: Mapping[str, str] | None
         every = (*_EVERY_ADDRESS.values(), "")
         address = "" if host in every else socket.getaddrinfo(host, port, _family(host))[0][4][0]
         return Listening(inherited, _guards(inherited, f"malletraind.socket's port {port}"), str(address), True)
-    return _own(host, port, backlog)
+    where = f"api.host, api.port {host}:{port}"
+    try:
+        sock = socket.create_server((host, port), family=_family(host), backlog=backlog)
+    except OSError as error:
+        why = f"cannot be listened on ({error.strerror}): choose another"
+        if isinstance(error, PermissionError):
+            raise InvalidInput(where, why) from error
+        raise Unavailable(f"{where}: {why}") from error
+    return Listening([sock], _guards([sock], where))
 
 
 def _inherited(port: int, environ: Mapping[str, str]) -> list[socket.socket]:
@@ -62,19 +70,6 @@ def _inherited(port: int, environ: Mapping[str, str]) -> list[socket.socket]:
         if each not in ours:
             each.close()
     return ours
-
-
-def _own(host: str, port: int, backlog: int) -> Listening:
-    family = _family(host)
-    where = f"api.host, api.port {host}:{port}"
-    try:
-        sock = socket.create_server((host, port), family=family, backlog=backlog)
-    except OSError as error:
-        why = f"cannot be listened on ({error.strerror}): choose another"
-        if isinstance(error, PermissionError):
-            raise InvalidInput(where, why) from error
-        raise Unavailable(f"{where}: {why}") from error
-    return Listening([sock], _guards([sock], where))
 
 
 def _family(host: str) -> socket.AddressFamily:
@@ -112,18 +107,15 @@ def _accepts(sock: socket.socket, family: socket.AddressFamily) -> bool:
 def _guard(family: socket.AddressFamily, port: int) -> socket.socket | None:
     """A socket that has the port on every address of a family, so that nobody else may; without SO_REUSEADDR, which
     would let others share what does not listen. None where the kernel has no such family."""
+    guard = None
     try:
         guard = socket.socket(family, socket.SOCK_STREAM)
-    except OSError as error:
-        if error.errno in _NO_FAMILY:
-            return None
-        raise
-    try:
         if family == socket.AF_INET6:
             guard.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         guard.bind((_EVERY_ADDRESS[family], port))
     except OSError as error:
-        guard.close()
+        if guard is not None:
+            guard.close()
         if error.errno in _NO_FAMILY:
             return None
         raise

@@ -17,7 +17,7 @@ from fastapi.responses import JSONResponse
 from malletrain.api.auth import Auth
 from malletrain.api.rate_limits import ROW_BYTES, ApiLimits, TokenBuckets, TooManyRequests
 from malletrain.api.requests import LoopRequests
-from malletrain.api.roles import Conflict, Identity, NotFound, Role, Roles, uids_of
+from malletrain.api.roles import Conflict, Identity, NotFound, Roles, uids_of
 from malletrain.api.schemas import MAX_NUMBER, ArrayBody, BanBody, DrainBody, JobBody, SessionBody
 from malletrain.api.visibility import Visibility
 from malletrain.domain.errors import InvalidInput, Refused
@@ -169,7 +169,7 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
     Anyone = Annotated[Caller, Depends(people.caller)]  # noqa: N806 - a type
 
     async def operate(caller: Anyone) -> Caller:
-        if caller.who.role is not Role.OPERATOR:
+        if caller.who.role != "operator":
             raise Refused(f"{caller.who.user} is no operator here: the daemon's configuration names them (operators)")
         return caller
 
@@ -191,7 +191,7 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
         return row
 
     async def steer(row: SeenJob, caller: Anyone) -> JobRow:
-        if row.uid != caller.who.uid and caller.who.role is not Role.OPERATOR:
+        if row.uid != caller.who.uid and caller.who.role != "operator":
             raise Refused(f"job {row.id} belongs to {row.user}: only {row.user} and operators may change it")
         return row
 
@@ -204,7 +204,7 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
         people.logins.take(str(who.uid))
         lifetime_s = people.auth.lifetime_s
         answer = {"token": token, "expires_at": people.clock.now() + lifetime_s, "lifetime_s": lifetime_s}
-        answer |= {"user": who.user, "uid": who.uid, "role": who.role.value, "site": people.site}
+        answer |= {"user": who.user, "uid": who.uid, "role": who.role, "site": people.site}
         return JSONResponse(answer, headers={"Cache-Control": "no-store"})
 
     @router.delete("/session", status_code=204)

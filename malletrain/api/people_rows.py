@@ -1,6 +1,7 @@
 """Rows for people: what the main queue is promised, what that costs and how it was kept; how a job scales. Pure."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 
 from malletrain.api.visibility import Visibility
@@ -108,24 +109,18 @@ def profile_row(view: JobView, known: JobKnowledge | None, advice: str, rules: R
         "shrink": took.shrink_s,
         "loss": took.loss_s,
     }
-    if known is None or known.fit is None:
-        curve = expected_curve(view, known or JobKnowledge(), rules.probing)
-        points = curve.points if job.given_curve is not None else ()
-        claimed = tuple(SizeRow(n, rate, rate, rate) for n, rate in points)
-        ignored = {} if known is None else dict(known.ignored)
-        return ProfileRow(job.id, profile, claimed, ignored=ignored, next=advice, costs=costs)
-    fit = known.fit
-    windows = known.windows
+    known = known or JobKnowledge()
+    row = ProfileRow(job.id, profile, ignored=dict(known.ignored), next=advice, costs=costs)
+    fit, windows = known.fit, known.windows
+    if fit is None:
+        points = () if job.given_curve is None else expected_curve(view, known, rules.probing).points
+        return replace(row, sizes=tuple(SizeRow(n, rate, rate, rate) for n, rate in points))
     sizes = sorted(set(windows) | {n for n, _ in fit.curve(job.max_nodes).points})
-    return ProfileRow(
-        job=job.id,
-        profile=profile,
+    return replace(
+        row,
         sizes=tuple(SizeRow(e.nodes, e.rate, e.low, e.high, windows.get(e.nodes, 0)) for e in fit.at(sizes)),
         family=fit.family,
         noise=fit.noise,
         probe_nodes=known.probe.nodes if known.probe else None,
-        ignored=dict(known.ignored),
-        next=advice,
-        costs=costs,
         node_class=fit.node_class,
     )

@@ -88,31 +88,26 @@ class TokenBuckets:
 
     def charge(self, key: str, tokens: float) -> None:
         """Take tokens that are spent already, though the bucket may not have them: it owes them then."""
-        now = self._clock.elapsed()
-        with self._lock:
-            self._put(key, self._refilled(key, now) - tokens, now)
+        self._take(key, tokens, owes=True)
 
     def has(self, key: str) -> bool:
         """Take one token; returns whether there was one."""
-        now = self._clock.elapsed()
-        with self._lock:
-            level = self._refilled(key, now)
-            self._put(key, level - 1 if level >= 1 else level, now)
-            return level >= 1
+        return self._take(key, 1.0, owes=False)
 
     def _level(self, key: str) -> float:
-        with self._lock:
-            return self._refilled(key, self._clock.elapsed())
-
-    def _refilled(self, key: str, now: float) -> float:
+        now = self._clock.elapsed()
         level, then = self._levels.get(key, (self._burst, now))
         return min(self._burst, level + (now - then) * self._rate)
 
-    def _put(self, key: str, level: float, now: float) -> None:
-        self._levels[key] = (level, now)
-        self._levels.move_to_end(key)
-        if len(self._levels) > self._keys:
-            self._levels.popitem(last=False)
+    def _take(self, key: str, tokens: float, *, owes: bool) -> bool:
+        with self._lock:
+            level = self._level(key)
+            has = owes or level >= tokens
+            self._levels[key] = (level - tokens if has else level, self._clock.elapsed())
+            self._levels.move_to_end(key)
+            if len(self._levels) > self._keys:
+                self._levels.popitem(last=False)
+            return has
 
 
 # --- what is written to the journal ---------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 
 from malletrain.api.explain import explain
 from malletrain.api.people_rows import profile_row, promise_row
-from malletrain.api.roles import Conflict, Identity, NotFound, Role, Unavailable
+from malletrain.api.roles import Conflict, Identity, NotFound, Unavailable
 from malletrain.api.schemas import JobBody
 from malletrain.api.visibility import Visibility
 from malletrain.domain import event as kinds
@@ -62,7 +62,7 @@ class LoopRequests:
             if asked and ours and asked != ours:
                 raise InvalidInput(what, f"pilots run in {what} {ours} here, not {asked}: leave --{what} out")
         most = self._loop.rules.max_weight
-        if job.weight > most and identity.role is not Role.OPERATOR:
+        if job.weight > most and identity.role != "operator":
             raise Refused(
                 f"--weight={job.weight:g} is more than users may give ({most:g}): give the "
                 "lesser ones of your jobs less, or ask an operator"
@@ -213,27 +213,25 @@ class LoopRequests:
         names = sorted(wanted)
         with self._facts:
             drain = kinds.OperatorRequest("drain", identity.user, tuple(names), until)
-            self._loop.record([Event(self._clock.now(), drain, reason=f"drain by {identity.user}")])
+            self._record(drain, None, f"drain by {identity.user}")
         return names
 
     def ban(self, user: str, uid: int, reason: str, identity: Identity) -> None:
         """Refuse the user from now on, and end the user's jobs. Idempotent."""
         why = f"banned by {identity.user}: {reason}"
-        now = self._clock.now()
+        ban = kinds.OperatorRequest("ban", identity.user, user=user, uid=uid)
         with self._facts:
-            ban = Event(now, kinds.OperatorRequest("ban", identity.user, user=user, uid=uid), reason=why)
-            own = [view for view in self._loop.views.values() if view.job.uid == uid and not view.phase.is_over]
+            own = [id for id, view in self._loop.views.items() if view.job.uid == uid and not view.phase.is_over]
+            ends = [self._event(kinds.JobCancelled(identity.user), job, why) for job in own]
             # In one transaction: no job of theirs is left behind.
-            self._loop.record(
-                [ban, *(Event(now, kinds.JobCancelled(identity.user), v.job.id, reason=why) for v in own)]
-            )
+            self._loop.record([self._event(ban, None, why), *ends])
 
     def unban(self, user: str, uid: int, identity: Identity) -> None:
         """Admit the user again. Idempotent."""
         with self._facts:
             if uid in self._loop.ledger.bans:
                 unban = kinds.OperatorRequest("unban", identity.user, user=user, uid=uid)
-                self._loop.record([Event(self._clock.now(), unban, reason=f"admitted again by {identity.user}")])
+                self._record(unban, None, f"admitted again by {identity.user}")
 
     def bans(self) -> Mapping[int, str]:
         """Why each banned user id is."""
@@ -256,8 +254,8 @@ class LoopRequests:
             raise Conflict(f"job {job} is {view.phase.value} already")
         return view
 
-    def _record(self, payload: Payload, job: int, reason: str = "") -> None:
+    def _record(self, payload: Payload, job: int | None, reason: str) -> None:
         self._loop.record([self._event(payload, job, reason)])
 
-    def _event(self, payload: Payload, job: int, reason: str = "") -> Event:
+    def _event(self, payload: Payload, job: int | None, reason: str = "") -> Event:
         return Event(self._clock.now(), payload, job, reason=reason)

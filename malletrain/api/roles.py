@@ -3,7 +3,7 @@
 import pwd
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+from typing import Literal
 
 from malletrain.api.visibility import Visibility
 from malletrain.domain.errors import InvalidInput, MalletrainError, Refused
@@ -26,11 +26,8 @@ class Unavailable(MalletrainError):
     """The daemon cannot answer now; asking again later may help (HTTP 503)."""
 
 
-class Role(StrEnum):
-    """What a caller may do. Owning a job is not a role: it is looked up for each job."""
-
-    USER = "user"  #: own jobs
-    OPERATOR = "operator"  #: everybody's jobs, and nodes
+#: What a caller may do: steer own jobs, or everybody's jobs, and nodes. Owning a job is looked up for each job.
+Role = Literal["user", "operator"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +37,7 @@ class Identity:
     uid: int
     gid: int
     user: str
-    role: Role = Role.USER
+    role: Role = "user"
 
 
 class Roles:
@@ -69,7 +66,7 @@ class Roles:
             raise Refused(f"this daemon serves {', '.join(map(user_name, sorted(self._serves)))} alone, not {user}")
         if self.is_banned(uid):
             raise Refused(f"{user} is {self._bans()[uid]}; the operators of this daemon can end the ban")
-        return Identity(uid, gid, user, Role.OPERATOR if uid in self._operators else Role.USER)
+        return Identity(uid, gid, user, "operator" if uid in self._operators else "user")
 
     def is_banned(self, uid: int) -> bool:
         """Whether this user is refused; an operator never is."""

@@ -32,7 +32,6 @@ from malletrain.loop.membership.admission import Claim
 from malletrain.loop.membership.members import Membership
 from malletrain.loop.ports import Clock
 from malletrain.wire import messages as wire
-from malletrain.wire.errors import WireError
 
 MAX_WAIT_S = 60.0
 HEARTBEAT_S = 20.0
@@ -79,7 +78,7 @@ class WorkersGate:
         self._awake_at = clock.elapsed()
         self._ends = False
         self._waiting = defaultdict[int, set[tuple[asyncio.AbstractEventLoop, asyncio.Event]]](set)  #: by job
-        self._tokens = TicketTable[str](clock, WORKER_TOKEN_LIFETIME_S, MAX_TOKENS_PER_WORKER)
+        self.tokens = TicketTable[str](clock, WORKER_TOKEN_LIFETIME_S, MAX_TOKENS_PER_WORKER)
 
     def leave(self, action: LeavePilot) -> None:
         self.change(lambda: self.membership.leave(action))
@@ -131,10 +130,10 @@ class WorkersGate:
                     self._persist()
                     self._wake(jobs)
 
-    def polled(self, worker: str, *, open: bool) -> None:
-        """The worker's poll has come, or was answered."""
+    def answered(self, worker: str) -> None:
+        """The worker's poll was answered."""
         with self._lock:
-            (self.membership.polled if open else self.membership.answered)(worker)
+            self.membership.answered(worker)
 
     def end_polls(self) -> None:
         """Answers every poll at once, now and from now on: the daemon ends, and workers look for the next one."""
@@ -152,14 +151,10 @@ class WorkersGate:
                 with suppress(RuntimeError):  # its loop has just closed
                     loop.call_soon_threadsafe(event.set)
 
-    def issue_token(self, worker: str) -> str:
-        """A new secret for the worker, good for `WORKER_TOKEN_LIFETIME_S`; older ones stay good for theirs."""
-        return self._tokens.issue(worker, worker)
-
     def holds_token(self, worker: str, header: str | None) -> bool:
         """Whether an Authorization header carries a token of this worker that has not run out."""
         known = self.membership.worker(worker)
-        return known is not None and self._tokens.bearer(header) == worker and not self._is_banned(known.uid)
+        return known is not None and self.tokens.bearer(header) == worker and not self._is_banned(known.uid)
 
     def is_to_check(self, worker: str, digest: str) -> bool:
         """Whether the worker's script is to be checked beside it. What a check has found of it in another job of its
@@ -205,35 +200,34 @@ class WorkersGate:
         return len(taken) == len(said)
 
     def look(self, worker: str) -> tuple[wire.Directive, float | None]:
-        """What is wanted of the worker, and when something of its job is due (`Clock.elapsed`)."""
+        """What is wanted of the worker, for reasons that its user may read, and when something of its job is due
+        (`Clock.elapsed`)."""
         with self._lock:
             self.tick()
-            known = self.membership.worker(worker)
-            due = self.membership.due_of(known.job) if known is not None else None
-            return self._shown(worker, self.membership.directive_for(worker)), due
-
-    def _shown(self, worker: str, directive: wire.Directive) -> wire.Directive:
-        """The directive with reasons that the worker's user may read."""
-        known = self.membership.worker(worker)
-        if known is None or (sight := self._sight(known.uid)).is_whole:
-            return directive
-        own = {known.job}
+            directive, known = self.membership.directive_for(worker), self.membership.worker(worker)
+            if known is None:
+                return directive, None
+            due, sight, own = self.membership.due_of(known.job), self._sight(known.uid), {known.job}
+        if sight.is_whole:
+            return directive, due
         plan = directive.plan and replace(directive.plan, reason=sight.words(directive.plan.reason, own))
         leave, end = (text if text is None else sight.words(text, own) for text in (directive.leave, directive.end))
-        return replace(directive, plan=plan, leave=leave, end=end)
+        return replace(directive, plan=plan, leave=leave, end=end), due
 
-    async def poll(self, worker: str, after: int, wait_s: float, open_poll: "OpenPoll") -> wire.Directive:
-        """The worker's directive as soon as its number is above `after`, or as it is after `wait_s`; membership
-        counts the poll as open until then."""
-        entry = (asyncio.get_running_loop(), open_poll.stirred)
+    async def poll(self, worker: str, after: int, wait_s: float, gone: asyncio.Future[None]) -> wire.Directive:
+        """The worker's directive as soon as its number is above `after` or its caller is `gone`, or as it is after
+        `wait_s`; membership counts the poll as open until then."""
+        stirred = asyncio.Event()  # there may be something new for it
+        gone.add_done_callback(lambda _: stirred.set())
+        entry = (asyncio.get_running_loop(), stirred)
         known = self.membership.worker(worker)
         job = known.job if known is not None else 0
         self._waiting[job].add(entry)
         end, is_open, begins = self.clock.elapsed() + wait_s, True, True
         try:
             while True:
-                open_poll.stirred.clear()
-                over = open_poll.is_gone or self._ends or self.clock.elapsed() >= end
+                stirred.clear()
+                over = gone.done() or self._ends or self.clock.elapsed() >= end
                 waits, due = (False, None) if over else self._waits_at_once(worker, after, begins)
                 if not waits:
                     directive, due, is_open = await run_in_threadpool(self._one_look, worker, after, begins, over)
@@ -243,13 +237,13 @@ class WorkersGate:
                 until = end if due is None else min(end, max(due, now + 0.005))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(until - now):
-                        await open_poll.stirred.wait()
+                        await stirred.wait()
         finally:
             self._waiting[job].discard(entry)
             if not self._waiting[job]:
                 del self._waiting[job]
             if is_open:
-                await run_in_threadpool(lambda: self.polled(worker, open=False))
+                await run_in_threadpool(self.answered, worker)
 
     def _waits_at_once(self, worker: str, after: int, begins: bool) -> tuple[bool, float | None]:
         """One look of a poll where it is certain not to wait: whether the worker has nothing new to hear, and when
@@ -283,27 +277,12 @@ class WorkersGate:
             return directive, due, stays
 
 
-class OpenPoll:
-    """A poll that waits for its answer."""
-
-    def __init__(self) -> None:
-        self.stirred = asyncio.Event()  #: set when there may be something new for it, or its caller hung up
-        self.is_gone = False  #: its caller hung up: the first sign that its process is no more
-
-    async def watch(self, request: Request) -> None:
-        """Returns when the caller hangs up."""
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-        self.is_gone = True
-        self.stirred.set()
-
-
 class WorkersRouter(Router):
     """The routes of workers, which `malletrain.wire.messages` describes. Starlette's own: FastAPI's way through
     parameters and exit stacks would be most of what a report or a poll costs.
 
-    `authenticate` gives the uid behind a MUNGE credential made for `wire.WORKER_PURPOSE`; raises `WireError` or
-    `Refused` when it proves nothing. `connections` are those of its server: a worker that is killed between two polls
+    `authenticate` gives the uid behind a MUNGE credential made for `wire.WORKER_PURPOSE`; raises `MalletrainError`
+    when it proves nothing. `connections` are those of its server: a worker that is killed between two polls
     is noticed there."""
 
     def __init__(self, gate: WorkersGate, authenticate: Callable[[str], int], connections: ConnectionTable) -> None:
@@ -355,16 +334,20 @@ class WorkersRouter(Router):
             raise HTTPException(400, f"after, wait: {error}") from error
         if not 0 <= wait <= MAX_WAIT_S or after < 0:
             raise HTTPException(400, f"wait: must be from 0 to {MAX_WAIT_S:g} seconds, after: not negative")
-        loop, open_poll = asyncio.get_running_loop(), OpenPoll()
+        loop = asyncio.get_running_loop()
         if request.client is not None:
-            peer = (request.client.host, request.client.port)
-            self._connections.watch(peer, lambda: _in_thread(loop, lambda: gate.hung_up(worker)))
-        watch = asyncio.ensure_future(open_poll.watch(request))
+
+            def ended() -> None:
+                with suppress(RuntimeError):  # the server is ending
+                    loop.run_in_executor(None, gate.hung_up, worker)
+
+            self._connections.watch((request.client.host, request.client.port), ended)
+        gone = loop.create_task(_hang_up(request))
         try:
-            directive = await gate.poll(worker, after, wait, open_poll)
+            directive = await gate.poll(worker, after, wait, gone)
         finally:
-            watch.cancel()
-        if open_poll.is_gone:
+            is_there = gone.cancel()
+        if not is_there:
             await run_in_threadpool(gate.change, lambda: gate.membership.disconnected(worker))
             return Response(status_code=204)
         return JSONResponse(wire.to_json(directive))
@@ -372,7 +355,7 @@ class WorkersRouter(Router):
 
 _DIGEST = re.compile(r"[0-9a-f]{16,64}")
 
-_STATUS = ((wire.MessageError, 400), (WireError, 401), (ContradictsRecord, 409), (Refused, 403))
+_STATUS = ((wire.MessageError, 400), (ContradictsRecord, 409), (Refused, 403))
 
 Handle = Callable[[Request], Awaitable[Response]]
 
@@ -385,7 +368,7 @@ def _guarded(handle: Handle) -> Handle:
             return await handle(request)
         except HTTPException as error:
             return JSONResponse({"error": str(error.detail)}, error.status_code)
-        except (WireError, ContradictsRecord, Refused) as error:
+        except (wire.MessageError, Refused) as error:
             status = next(code for kind, code in _STATUS if isinstance(error, kind))
             return JSONResponse({"error": str(error)}, status)
 
@@ -401,7 +384,7 @@ def _welcome(gate: WorkersGate, authenticate: Callable[[str], int], said: wire.H
         members = gate.membership
         claim = Claim(said.job, said.pilot, said.restart, said.node, uid)
         worker = members.hello(claim, said.standing)
-        token = gate.issue_token(worker.id)
+        token = gate.tokens.issue(worker.id, worker.id)
         return wire.Welcome(
             worker.id, token, said.pilot, HEARTBEAT_S, members.mode(said.job), WORKER_TOKEN_LIFETIME_S
         )
@@ -417,6 +400,12 @@ def _worker(gate: WorkersGate, request: Request) -> str:
     return worker
 
 
+async def _hang_up(request: Request) -> None:
+    """Returns when the caller hangs up: the first sign that its process is no more."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
 async def _body(request: Request) -> Any:
     """The request's JSON; how long it may be is bounded before (`malletrain.api.request_guard`)."""
     try:
@@ -425,8 +414,3 @@ async def _body(request: Request) -> Any:
         raise HTTPException(400, "the connection ended before the body did") from error
     except (ValueError, RecursionError) as error:
         raise HTTPException(400, "the body must be JSON") from error
-
-
-def _in_thread(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-    with suppress(RuntimeError):  # the server is ending
-        loop.run_in_executor(None, call)

@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
 from urllib.parse import urlsplit
@@ -75,12 +75,23 @@ def _in_full(daemon: DaemonClient, row: JobRow) -> list[render.Line]:
 
 
 def _asking(verb: str, words: str) -> click.Command:
-    """A command that asks the daemon the same for each job."""
+    """A command that asks the daemon the same for each job, tells of every refusal, and fails if there was one."""
 
     @click.command(verb, help=words, epilog=f"Example:  malletrain {verb} 3")
     @click.argument("jobs", metavar="JOB...", type=click.IntRange(min=1), nargs=-1, required=True)
     def command(jobs: tuple[int, ...]) -> None:
-        _ask_each(verb, jobs)
+        daemon = connect()
+        refused = False
+        for job in dict.fromkeys(jobs):
+            try:
+                daemon.ask(job, verb)
+            except DaemonRefused as error:
+                refused = True
+                click.echo(f"malletrain: job {job}: {error}", err=True)
+            else:
+                click.echo(f"job {job}: {verb} requested")
+        if refused:
+            sys.exit(1)
 
     return command
 
@@ -88,22 +99,6 @@ def _asking(verb: str, words: str) -> click.Command:
 cancel = _asking("cancel", "End jobs for good, with their waiting tasks.")
 hold = _asking("hold", "Pause jobs: they give their nodes back until `malletrain release`.")
 release = _asking("release", "Resume paused jobs.")
-
-
-def _ask_each(verb: str, jobs: Sequence[int]) -> None:
-    """Ask for every job, tell of every refusal, and fail if there was one."""
-    daemon = connect()
-    refused = False
-    for job in dict.fromkeys(jobs):
-        try:
-            daemon.ask(job, verb)
-        except DaemonRefused as error:
-            refused = True
-            click.echo(f"malletrain: job {job}: {error}", err=True)
-        else:
-            click.echo(f"job {job}: {verb} requested")
-    if refused:
-        sys.exit(1)
 
 
 @click.command(epilog="Example:  malletrain events --follow --job 3")
@@ -236,9 +231,5 @@ def web(as_json: bool) -> None:
 def report(since: datetime | None, as_json: bool) -> None:
     """Show node hours and samples by day, account and user."""
     rows = connect().usage(since="" if since is None else f"{since:%Y-%m-%d}")
-    nothing = [(render.Span("nothing used yet", dim=True),)]
-    show(
-        as_json,
-        [row.to_json() for row in rows],
-        lambda: render.table(render.USAGE_COLUMNS, rows) if rows else nothing,
-    )
+    table = render.table(render.USAGE_COLUMNS, rows) if rows else [(render.Span("nothing used yet", dim=True),)]
+    show(as_json, [row.to_json() for row in rows], lambda: table)

@@ -130,7 +130,9 @@ def replay(trace: Path | None, how: bool, **arguments: Any) -> None:
     zone, scheduler = _zone(arguments["timezone"]), arguments["scheduler"]
     slurm = "" if scheduler is None else _text(scheduler)
     reaction = Reaction() if scheduler is None else parse_reaction(slurm, str(scheduler))
-    site = _site(arguments)
+    site = replayed_site.site_of(arguments["config_file"])
+    if arguments["ideal"] and site.is_own:
+        raise click.UsageError("replay.ideal has no daemon: leave out its sections")
     rules = replayed_site.replayed_rules(site.config, slurm, reaction.epilog_s or None)
     jobs, days = _jobs(arguments, zone), _days(arguments["sample_text"])
     names = [name for name in arguments["policies"].split(",") if name.strip()]
@@ -165,13 +167,6 @@ def _require_sense(arguments: Arguments) -> None:
         raise click.UsageError("--report draws what the fast engine records: leave out replay.engine loop")
     if arguments["report_dir"] is not None and importlib.util.find_spec("jinja2") is None:
         raise InvalidInput("--report", f"jinja2 is not installed: {pip_install('replay')}")
-
-
-def _site(arguments: Arguments) -> ReplayedSite:
-    own = None if arguments["config_file"] is None else replayed_site.of_file(arguments["config_file"])
-    if arguments["ideal"] and own is not None:
-        raise click.UsageError("replay.ideal has no daemon: leave out its sections")
-    return own or replayed_site.shipped()
 
 
 def _window(arguments: Arguments, zone: tzinfo, site: ReplayedSite) -> Window:

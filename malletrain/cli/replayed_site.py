@@ -18,22 +18,20 @@ from malletrain.slurm.site import site_facts
 
 @dataclass(frozen=True, slots=True)
 class ReplayedSite:
-    """The configuration of a daemon, and what people call it."""
+    """The configuration of a daemon, what people call it, and whether a site's own file says anything of it."""
 
     config: Config
     name: str
+    is_own: bool
 
 
-def shipped() -> ReplayedSite:
-    """What every site begins with."""
-    return ReplayedSite(configuration.parse("", "defaults"), "the daemon as shipped")
-
-
-def of_file(path: Path) -> ReplayedSite | None:
-    """A site's own; None for a file that says nothing of a daemon.
+def site_of(path: Path | None) -> ReplayedSite:
+    """The daemon of a site's file; as every site begins with it where there is none, or it says nothing of a daemon.
     Raises ConfigError: it cannot be read, or holds faults."""
-    config = configuration.load(path)
-    return ReplayedSite(config, f"the daemon of {path.name}") if config.model_fields_set or config.gone else None
+    config = configuration.parse("", "defaults") if path is None else configuration.load(path)
+    if path is not None and (config.model_fields_set or config.gone):
+        return ReplayedSite(config, f"the daemon of {path.name}", True)
+    return ReplayedSite(config, "the daemon as shipped", False)
 
 
 def replayed_rules(config: Config, slurm: str = "", epilog_s: float | None = None) -> Rules:

@@ -73,11 +73,6 @@ def check(
 
 
 def _text(report: CheckReport) -> str:
-    unmet = [f"not met: {each}" for each in report.unmet] if report.good else []
-    return "\n".join([_verdict_text(report), *(f"  {each}" for each in (*report.notes, *unmet))])
-
-
-def _verdict_text(report: CheckReport) -> str:
     made = f"{report.steps} steps: alone, then three workers, one of them killed, then two; static runs of 1 and 2"
     claims = f"the session claims: {report.equality}"
     # Those that rounding alone moves anywhere say nothing.
@@ -106,7 +101,8 @@ def _verdict_text(report: CheckReport) -> str:
     }
     word = "WRONG" if report.verdict == "wrong" else "FAILED"
     failed = [f"{word}  {_DURING.get(report.during, report.during)}:", report.text]
-    return "\n  ".join(filter(None, rows.get(report.verdict, failed)))
+    unmet = [f"not met: {each}" for each in report.unmet] if report.good else []
+    return "\n  ".join(filter(None, [*rows.get(report.verdict, failed), *report.notes, *unmet]))
 
 
 @click.command(

@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
@@ -73,8 +72,17 @@ def run(
     if trials is None and hours is None and not wanted.ends_by_itself:
         raise click.UsageError("give --trials N, --hours H, or both")
     where = place or str(storage.default_path(wanted.file))
+    # The trials' folders are beside the journal; beside the study file where the study is kept in a database.
+    anchor = wanted.file if "://" in where else Path(where).resolve()
+    folder = anchor.parent / f"{wanted.name}.trials"
     stopping = threading.Event()
-    folder = _folder(wanted, where)
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        if stopping.is_set():
+            raise KeyboardInterrupt  # asked twice: at once
+        _say("cancelling running trials; the next run continues (Ctrl-C again: end at once)")
+        stopping.set()
+
     with storage.alone(folder):
         # First what may not be there: without it nothing is begun.
         here = len(os.sched_getaffinity(0))
@@ -84,7 +92,7 @@ def run(
         if known:
             _say(f"continuing study {wanted.name}: {trial_records.answered(kept)} trials have an answer")
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, _stopper(stopping))
+            signal.signal(number, stop)
         limits = StudyLimits(trials, None if hours is None else hours * 3600, concurrent)
         Conductor(kept, wanted, runs, folder, _say, stopping).run(limits)
     done = trial_records.answered(kept)
@@ -133,22 +141,6 @@ def trials(file: Path, place: str | None, as_json: bool) -> None:
 
 def _load(file: Path, place: str | None) -> storage.Study:
     return storage.load(place or str(storage.default_path(file)), file.stem)
-
-
-def _folder(wanted: definition.Definition, where: str) -> Path:
-    """The trials' folders, beside the journal; beside the study file where the study is kept in a database."""
-    anchor = wanted.file if "://" in where else Path(where).resolve()
-    return anchor.parent / f"{wanted.name}.trials"
-
-
-def _stopper(stopping: threading.Event) -> Callable[[int, FrameType | None], None]:
-    def stop(number: int, frame: FrameType | None) -> None:
-        if stopping.is_set():
-            raise KeyboardInterrupt  # asked twice: at once
-        _say("cancelling running trials; the next run continues (Ctrl-C again: end at once)")
-        stopping.set()
-
-    return stop
 
 
 def _values(values: list[float]) -> str:

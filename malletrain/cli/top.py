@@ -32,7 +32,8 @@ def top(interval: float, once: bool) -> None:
         while True:
             size = shutil.get_terminal_size((120, 40))
             try:
-                last = _collect(daemon, last, recent)
+                rows, last = daemon.latest_events(200) if last is None else daemon.events(after=last)
+                recent.extend(row for row in rows if row.kind not in _QUIET)
                 draw(picture(daemon, recent, width=size.columns, height=size.lines))
             except WireError as error:
                 # A daemon that is being restarted comes back: say so, keep the screen, try again.
@@ -62,12 +63,6 @@ def _clip(line: render.Line, width: int) -> render.Line:
         kept.append(replace(span, text=span.text[:width]))
         width -= len(span.text)
     return tuple(kept)
-
-
-def _collect(daemon: DaemonClient, last: int | None, recent: deque[EventRow]) -> int:
-    rows, last = daemon.latest_events(200) if last is None else daemon.events(after=last)
-    recent.extend(row for row in rows if row.kind not in _QUIET)
-    return last
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DatabaseError
 from sqlalchemy.pool import QueuePool
 
@@ -78,6 +78,18 @@ def storage_errors(path: Path) -> Iterator[None]:
             f"{path}: {words}: look whether another program has it open, whether file and folder belong to "
             "malletraind's user, and at the disk; move a damaged file away, and restore the last backup"
         ) from error
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[Connection]:
+    """One look at the journal at `path`, in a transaction that does not disturb the daemon that may be writing it.
+    Raises StoreError: it cannot be read."""
+    engine = reader_engine(path, connections=1)
+    try:
+        with storage_errors(path), engine.begin() as connection:
+            yield connection
+    finally:
+        engine.dispose()
 
 
 def create_file(path: Path, mode: int) -> None:

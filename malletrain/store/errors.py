@@ -13,7 +13,3 @@ class DiskFull(StoreError):
 
 class JournalInUse(StoreError):
     """Another daemon writes this journal."""
-
-
-class JournalTooNew(StoreError):
-    """The journal was written by a newer release of malletrain."""

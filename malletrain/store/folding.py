@@ -18,9 +18,9 @@ class OneEvent:
     def __init__(self, connection: Connection, event: Event) -> None:
         self.connection, self.event = connection, event
 
-    def of_pilot(self, pilot: str) -> "OneEvent":
-        """The same event, of another pilot."""
-        return OneEvent(self.connection, replace(self.event, pilot=pilot))
+    def but(self, **changes: Any) -> "OneEvent":
+        """The same event, with other fields."""
+        return OneEvent(self.connection, replace(self.event, **changes))
 
     def do(self, sql: str, **values: object) -> CursorResult[Any]:
         """Run one statement."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import Select, func, select
 
 from malletrain.domain.event import HolesEnded, HolesOpened, SamplesReported
 from malletrain.domain.history import HoleChange, NodeStay, TrainingWindow, WorldChange
@@ -15,9 +15,7 @@ from malletrain.store.views import pool_row
 from malletrain.wire.rows import PoolRow
 
 #: Rows of one answer at most: what is older is left out.
-MAX_STAYS = 50_000
-MAX_HOLE_CHANGES = 50_000
-MAX_POOL_ROWS = 50_000
+MAX_ROWS = 50_000
 
 _STAYS = select(
     t.stay.c.job, t.job.c.uid, t.stay.c.node, t.stay.c.started_at, t.stay.c.ended_at, t.stay.c.preempted
@@ -37,16 +35,14 @@ class StoreHistory:
 
     def stays(self, since: float) -> tuple[NodeStay, ...]:
         """Pilots on nodes at `since` or later, by their begin."""
-        ended = _STAYS.where(t.stay.c.ended_at >= since).order_by(t.stay.c.ended_at.desc()).limit(MAX_STAYS)
-        lasting = _STAYS.where(t.stay.c.ended_at.is_(None)).limit(MAX_STAYS)
-        with storage_errors(self._path), self._engine.begin() as connection:
-            return _in_order([*connection.execute(ended), *connection.execute(lasting)])
+        ended = _STAYS.where(t.stay.c.ended_at >= since).order_by(t.stay.c.ended_at.desc()).limit(MAX_ROWS)
+        lasting = _STAYS.where(t.stay.c.ended_at.is_(None)).limit(MAX_ROWS)
+        return _in_order(self._rows(ended, lasting))
 
     def stays_of(self, job: int, limit: int) -> tuple[NodeStay, ...]:
         """The newest `limit` stays of a job's pilots, by their begin."""
         query = _STAYS.where(t.stay.c.job == job).order_by(t.stay.c.started_at.desc()).limit(limit)
-        with storage_errors(self._path), self._engine.begin() as connection:
-            return _in_order(connection.execute(query).all())
+        return _in_order(self._rows(query))
 
     def holes(self, since: float) -> tuple[HoleChange, ...]:
         """Changes of which nodes have no main job, from `since` on, in order."""
@@ -54,10 +50,8 @@ class StoreHistory:
         query = select(t.event.c.at, t.event.c.kind, t.event.c.data).where(
             t.event.c.kind.in_(changes), t.event.c.at >= since
         )
-        with storage_errors(self._path), self._engine.begin() as connection:
-            rows = connection.execute(query.order_by(t.event.c.seq.desc()).limit(MAX_HOLE_CHANGES)).all()[::-1]
         found = []
-        for row in rows:
+        for row in self._rows(query.order_by(t.event.c.seq.desc()).limit(MAX_ROWS))[::-1]:
             data = json.loads(row.data)
             found.append(
                 HoleChange(row.at, tuple(data["nodes"]), row.kind == HolesOpened.kind, bool(data.get("taken")))
@@ -67,18 +61,15 @@ class StoreHistory:
     def pool(self, since: float) -> tuple[PoolRow, ...]:
         """Node counts from `since` on, and those that held then, in order."""
         before = select(t.pool).where(t.pool.c.at < since).order_by(t.pool.c.at.desc()).limit(1)
-        after = select(t.pool).where(t.pool.c.at >= since).order_by(t.pool.c.at.desc()).limit(MAX_POOL_ROWS)
-        with storage_errors(self._path), self._engine.begin() as connection:
-            rows = [*connection.execute(after), *connection.execute(before)][::-1]
-        return tuple(pool_row(row) for row in rows)
+        after = select(t.pool).where(t.pool.c.at >= since).order_by(t.pool.c.at.desc()).limit(MAX_ROWS)
+        return tuple(map(pool_row, self._rows(after, before)[::-1]))
 
     def worlds(self, job: int, limit: int) -> tuple[WorldChange, ...]:
         """The newest `limit` changes of a job's size, in order."""
         names = ("at", "generation", "nodes_before", "nodes", "pause_s", "reason")
         columns = tuple(t.resize.c[name] for name in names)
         query = select(*columns).where(t.resize.c.job == job).order_by(t.resize.c.generation.desc()).limit(limit)
-        with storage_errors(self._path), self._engine.begin() as connection:
-            return tuple(WorldChange(*row) for row in connection.execute(query).all()[::-1])
+        return tuple(WorldChange(*row) for row in self._rows(query)[::-1])
 
     def windows(self, job: int, limit: int) -> tuple[TrainingWindow, ...]:
         """The newest `limit` windows of a job's training, in order."""
@@ -87,13 +78,16 @@ class StoreHistory:
             func.json_extract(t.event.c.data, f"$.{name}").label(name) for name in ("nodes", "seconds", "samples")
         )
         query = select(t.event.c.at, *names).where(t.event.c.job == job, t.event.c.kind == SamplesReported.kind)
-        with storage_errors(self._path), self._engine.begin() as connection:
-            rows = connection.execute(query.order_by(t.event.c.seq.desc()).limit(limit)).all()[::-1]
         return tuple(
             TrainingWindow(row.at, int(row.nodes or 0), float(row.seconds), float(row.samples or 0.0) / row.seconds)
-            for row in rows
+            for row in self._rows(query.order_by(t.event.c.seq.desc()).limit(limit))[::-1]
             if row.seconds and row.seconds > 0
         )
+
+    def _rows(self, *queries: Select[Any]) -> Sequence[Any]:
+        """The rows of all queries, as they are at one moment."""
+        with storage_errors(self._path), self._engine.begin() as connection:
+            return [row for query in queries for row in connection.execute(query)]
 
 
 def _in_order(rows: Sequence[Any]) -> tuple[NodeStay, ...]:

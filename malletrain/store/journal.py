@@ -12,7 +12,7 @@ from sqlalchemy import Connection, func, insert, select, text
 
 from malletrain.domain.event import Event
 from malletrain.store import schema as t
-from malletrain.store.database import WriterLock, copy, create_file, reader_engine, storage_errors, writer_engine
+from malletrain.store.database import WriterLock, copy, create_file, reading, storage_errors, writer_engine
 from malletrain.store.encoding import event_row, row_event
 from malletrain.store.errors import StoreError
 from malletrain.store.migrate import migrate
@@ -30,8 +30,8 @@ class SqliteJournal:
 
     def __init__(self, path: Path, *, mode: int = 0o600) -> None:
         """Open the journal at `path`, made with file mode `mode` if it is new, and bring its schema up to date.
-        Raises JournalInUse: another process writes it; JournalTooNew: a newer release wrote it; StoreError: the
-        folder or file cannot be used; the message says why."""
+        Raises JournalInUse: another process writes it; StoreError: a newer release wrote it,
+        or folder or file cannot be used; the message says why."""
         self.path = path
         self._writer_lock = threading.Lock()
         self._listeners: list[Callable[[int], None]] = []
@@ -151,17 +151,13 @@ def read_events(path: Path, after: int = 0) -> Iterator[Event]:
     Raises StoreError: the file is there and cannot be read."""
     if not path.exists():
         return
-    engine = reader_engine(path, connections=1)
-    try:
-        while True:
-            with storage_errors(path), engine.begin() as connection:
-                batch = batch_after(connection, after)
-            if not batch:
-                return
-            yield from batch
-            after = batch[-1].seq
-    finally:
-        engine.dispose()
+    while True:
+        with reading(path) as connection:
+            batch = batch_after(connection, after)
+        if not batch:
+            return
+        yield from batch
+        after = batch[-1].seq
 
 
 def batch_after(connection: Connection, after: int) -> list[Event]:

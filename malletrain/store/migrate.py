@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, Engine
 
-from malletrain.store.errors import JournalTooNew, StoreError
+from malletrain.store.errors import StoreError
 
 _BOOKKEEPING = """CREATE TABLE IF NOT EXISTS schema_version (
     version INTEGER NOT NULL PRIMARY KEY,
@@ -51,14 +51,14 @@ def migrate(engine: Engine, folder: Path | None = None, before: Callable[[int], 
     """Bring the database to the newest schema; returns its version.
 
     `before` is called with the old version when one that holds data is about to change: time for a copy.
-    Raises JournalTooNew: a newer release has written it."""
+    Raises StoreError: a newer release has written it."""
     folder = folder or sql_folder()
     known = migrations(folder)
     with engine.begin() as connection:
         connection.exec_driver_sql(_BOOKKEEPING)
         version = schema_version(connection)
     if version > len(known):
-        raise JournalTooNew(
+        raise StoreError(
             f"the journal has schema {version}, this malletrain knows schemas up to {len(known)}: "
             "install the release that wrote it, or restore the backup made before it"
         )

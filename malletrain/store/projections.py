@@ -182,14 +182,10 @@ def fold_pilot(one: OneEvent) -> None:
             _tasks_added(one, added)
         case kinds.ActionOutcome(action=CancelTasks(pilots=names)):
             for name in names:
-                _update(one.of_pilot(name))
+                _update(one.but(pilot=name))
         case kinds.ActionOutcome(action=CutLimit() as cut, done=True) as outcome:
             ends_at: Any = number(cut.ends_at)
-            _update(
-                OneEvent(
-                    one.connection, replace(event, payload=replace(outcome, action=replace(cut, ends_at=ends_at)))
-                )
-            )
+            _update(one.but(payload=replace(outcome, action=replace(cut, ends_at=ends_at))))
             one.update("stay", _OPEN_STAY, ends_at=ends_at)
         case kinds.ActionIntent(action=StartPilot()):
             if event.pilot and part_of(event.pilot):
@@ -250,7 +246,7 @@ def _update(one: OneEvent) -> Pilot | None:
 
 def _started(one: OneEvent, started: kinds.PilotStarted) -> None:
     event, started_at, ends_at = one.event, one.time(started.started_at), number(started.ends_at)
-    pilot = _update(OneEvent(one.connection, replace(event, payload=kinds.PilotStarted(started_at, ends_at))))
+    pilot = _update(one.but(payload=kinds.PilotStarted(started_at, ends_at)))
     if pilot is None:
         return
     lasting = _open_stay(one)

@@ -15,7 +15,7 @@ from malletrain.domain import event as kinds
 from malletrain.domain.event import Event
 from malletrain.domain.job import ACTIVE_PHASES
 from malletrain.store import schema as t
-from malletrain.store.database import reader_engine, storage_errors
+from malletrain.store.database import reading
 from malletrain.store.encoding import row_event
 from malletrain.store.journal import READ_BATCH, last_number, read_events
 
@@ -60,28 +60,22 @@ Choice = Callable[[Sequence[MeasuredJob]], Collection[int]]
 def what_counts(path: Path, choice: Choice, whole: int = FOLDED_WHOLE) -> tuple[Sequence[Stay], Iterator[Event]]:
     """The stays whose events are left out, by their end; and the events that count, in order. Nothing may be written
     to the journal meanwhile. Raises StoreError: it cannot be read."""
-    engine = reader_engine(path, connections=1)
-    try:
-        with storage_errors(path), engine.begin() as connection:
-            newest = last_number(connection) - whole
-            first = select(t.event.c.at).where(t.event.c.seq > newest).order_by(t.event.c.seq).limit(1)
-            since = connection.execute(first).scalar()
-            if since is None or newest <= 0:
-                return (), read_events(path)
-            stay, job, event = t.stay.c, t.job.c, t.event.c
-            stays = select(job.account, stay.job, stay.started_at, stay.ended_at).join(t.job, job.id == stay.job)
-            counted = (_was_over(since), stay.ended_at > since - _USE_COUNTS_S)
-            found = connection.execute(stays.where(*counted).order_by(stay.ended_at, stay.id)).all()
-            sizes = func.count(func.json_extract(event.data, "$.nodes").distinct())
-            columns = (job.id, job.user, job.name, job.account, sizes)
-            measured = select(*columns).join(
-                t.event, (event.job == job.id) & (event.kind == kinds.SamplesReported.kind)
-            )
-            over = measured.where(_was_over(since)).group_by(job.id).order_by(job.ended_at, job.id)
-            chosen = choice([MeasuredJob(*row) for row in connection.execute(over)])
-            return [tuple(row) for row in found], _events(path, newest, since, chosen)
-    finally:
-        engine.dispose()
+    with reading(path) as connection:
+        newest = last_number(connection) - whole
+        first = select(t.event.c.at).where(t.event.c.seq > newest).order_by(t.event.c.seq).limit(1)
+        since = connection.execute(first).scalar()
+        if since is None or newest <= 0:
+            return (), read_events(path)
+        stay, job, event = t.stay.c, t.job.c, t.event.c
+        stays = select(job.account, stay.job, stay.started_at, stay.ended_at).join(t.job, job.id == stay.job)
+        counted = (_was_over(since), stay.ended_at > since - _USE_COUNTS_S)
+        found = connection.execute(stays.where(*counted).order_by(stay.ended_at, stay.id)).all()
+        sizes = func.count(func.json_extract(event.data, "$.nodes").distinct())
+        columns = (job.id, job.user, job.name, job.account, sizes)
+        measured = select(*columns).join(t.event, (event.job == job.id) & (event.kind == kinds.SamplesReported.kind))
+        over = measured.where(_was_over(since)).group_by(job.id).order_by(job.ended_at, job.id)
+        chosen = choice([MeasuredJob(*row) for row in connection.execute(over)])
+        return [tuple(row) for row in found], _events(path, newest, since, chosen)
 
 
 def _was_over(since: float) -> ColumnElement[bool]:
@@ -101,10 +95,6 @@ def _events(path: Path, newest: int, since: float, chosen: Collection[int]) -> I
     )
     found = select(t.event).where(event.seq <= newest, event.seq.in_(union(mine, samples, always)))
     query = found.order_by(event.seq).execution_options(yield_per=READ_BATCH)
-    engine = reader_engine(path, connections=1)
-    try:
-        with storage_errors(path), engine.begin() as connection:
-            yield from map(row_event, connection.execute(query))
-    finally:
-        engine.dispose()
+    with reading(path) as connection:
+        yield from map(row_event, connection.execute(query))
     yield from read_events(path, after=newest)

@@ -75,7 +75,9 @@ class Upkeep:
     def tend(self, now: float) -> UpkeepReport:
         """One round, in many short transactions. Raises StoreError: the disk refuses."""
         merged = self._merge_windows(now - self._retention.windows_s)
-        deleted = self._delete_notes(now) + sum(map(self._delete_events, self._old_jobs(now)))
+        notes = (t.event.c.at < now - self._retention.notes_s, t.event.c.kind.in_(_NOTE_KINDS))
+        deleted = self._delete(select(t.event.c.seq).where(*notes).order_by(t.event.c.seq))
+        deleted += sum(map(self._delete_events, self._old_jobs(now)))
         return UpkeepReport(merged, deleted, self._give_back())
 
     def check(self) -> None:
@@ -93,11 +95,7 @@ class Upkeep:
         """Merge old windows by job, size and hour; of figures keep the hour's last."""
         old = (t.event.c.kind.in_(_FIGURES), t.event.c.at < before, t.event.c.job.is_not(None))
         with self._journal.writing() as connection:
-            jobs = (
-                connection.execute(select(t.event.c.job).where(*old).distinct().order_by(t.event.c.job))
-                .scalars()
-                .all()
-            )
+            jobs = connection.scalars(select(t.event.c.job).where(*old).distinct().order_by(t.event.c.job)).all()
         return sum(self._merge_job(job, before) for job in jobs)
 
     def _merge_job(self, job: int, before: float) -> int:
@@ -129,10 +127,6 @@ class Upkeep:
 
     # --- deleting
 
-    def _delete_notes(self, now: float) -> int:
-        old = (t.event.c.at < now - self._retention.notes_s, t.event.c.kind.in_(_NOTE_KINDS))
-        return self._delete(select(t.event.c.seq).where(*old).order_by(t.event.c.seq))
-
     def _old_jobs(self, now: float) -> Sequence[int]:
         """Jobs that ended long ago and have events."""
         open_stay = select(t.stay.c.job).where(t.stay.c.ended_at.is_(None))
@@ -142,7 +136,7 @@ class Upkeep:
             t.job.c.id.not_in(open_stay),
         )
         with self._journal.writing() as connection:
-            return connection.execute(query).scalars().all()
+            return connection.scalars(query).all()
 
     def _delete_events(self, job: int) -> int:
         with self._journal.writing() as connection:
@@ -154,7 +148,7 @@ class Upkeep:
         total = 0
         while True:
             with self._journal.writing() as connection:
-                part = connection.execute(numbers.limit(EVENTS_PER_TRANSACTION)).scalars().all()
+                part = connection.scalars(numbers.limit(EVENTS_PER_TRANSACTION)).all()
                 connection.execute(delete(t.event).where(t.event.c.seq.in_(part)))
                 connection.execute(delete(t.pool).where(t.pool.c.seq.in_(part)))
             total += len(part)

@@ -144,7 +144,7 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
     @router.get("/web/data/me", include_in_schema=False)
     async def me(viewer: Viewer) -> Response:
         """Who is signed in."""
-        answer = {"user": viewer.who.user, "role": viewer.who.role.value, "nodes": viewer.sight.nodes}
+        answer = {"user": viewer.who.user, "role": viewer.who.role, "nodes": viewer.sight.nodes}
         return JSONResponse(answer, headers={"Cache-Control": "no-store"})
 
     @router.get("/web/data/summary", include_in_schema=False)

@@ -104,7 +104,7 @@ class SimulatedDaemon:
 
     def answered(self, worker: str) -> None:
         """The poll was answered, and the worker polls again once the answer has arrived."""
-        self.gate.polled(worker, open=False)
+        self.gate.answered(worker)
 
     def ask_to_leave(self, job: int, pilot: str, node: str) -> None:
         """The worker of a pilot is to leave, as the loop asks it to when a main job wants its node."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from malletrain import config as configuration
-from malletrain.cli.replayed_site import replayed_rules, shipped
+from malletrain.cli.replayed_site import replayed_rules, site_of
 from malletrain.site_rules import rules_from
 from malletrain.slurm.site.site_facts import parse
 
@@ -32,6 +32,6 @@ def test_the_replayed_daemon_has_the_daemons_rules(file: str, more: str) -> None
 
 
 def test_what_is_shipped_are_the_defaults() -> None:
-    assert shipped().config == configuration.load(SITES / "small.toml").model_copy(
-        update={"operators": [], "slurm": shipped().config.slurm}
+    assert site_of(None).config == configuration.load(SITES / "small.toml").model_copy(
+        update={"operators": [], "slurm": site_of(None).config.slurm}
     )

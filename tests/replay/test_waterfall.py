@@ -17,7 +17,7 @@ from malletrain.replay.sizer import parse_policy
 from malletrain.replay.traces.trace import BUSY, IDLE
 from tests.replay import small
 
-RULES = replayed_site.replayed_rules(replayed_site.shipped().config)
+RULES = replayed_site.replayed_rules(replayed_site.site_of(None).config)
 DAEMON = Options.of_daemon(RULES, 10.0)
 
 

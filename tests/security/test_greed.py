@@ -311,12 +311,12 @@ def announce(world: World, role: Role, weight: float) -> int:
 def test_a_weight_above_the_sites_is_refused_to_users_and_given_by_operators() -> None:
     world = World()
     with pytest.raises(Refused, match=naming("(1)")):
-        announce(world, Role.USER, 1.001)
+        announce(world, "user", 1.001)
     assert not world.loop.views
-    assert announce(world, Role.USER, 0.1) == 1, "who ranks his own jobs makes the lesser ones lighter"
-    assert announce(World(), Role.OPERATOR, 1000.0) == 1
+    assert announce(world, "user", 0.1) == 1, "who ranks his own jobs makes the lesser ones lighter"
+    assert announce(World(), "operator", 1000.0) == 1
     world = World(rules=replace(RULES, max_weight=3.0))
-    assert announce(world, Role.USER, 3.0) == 1
+    assert announce(world, "user", 3.0) == 1
 
 
 # -- curves that are given -------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from malletrain.api.people_routes import JournalNotifier, PeopleRoutes
 from malletrain.api.people_rows import promise_row
 from malletrain.api.rate_limits import ApiLimits
 from malletrain.api.requests import DAY_S, LoopRequests
-from malletrain.api.roles import Identity, NotFound, Role, Roles
+from malletrain.api.roles import Identity, NotFound, Roles
 from malletrain.api.visibility import Visibility
 from malletrain.daemon.process.timers import SystemClock
 from malletrain.decide.rules import Rules
@@ -95,8 +95,8 @@ class PageServer:
     def link(self, user: str) -> str:
         """The page's address that signs this user in, once."""
         uid = {name: uid for name, uid, _ in USERS}.get(user, 0)
-        role = Role.OPERATOR if uid == 0 else Role.USER
-        return f"{self.url}/web/#{self._sign_in.issue_link(Identity(uid, uid, user, role))}"
+        who = Identity(uid, uid, user, "user" if uid else "operator")
+        return f"{self.url}/web/#{self._sign_in.issue_link(who)}"
 
     def status(self) -> int:
         """Bytes of what /v1/status answers, made anew: what a page is compared with."""

@@ -84,10 +84,8 @@ def ban(user: str | None, reason: str | None, as_json: bool) -> None:
         raise click.UsageError("--reason needs a USER")
     else:
         rows = daemon.bans()
-        words = [f"{row.get('user')} ({row.get('uid')}): {row.get('reason')}" for row in rows] or [
-            "no user is banned"
-        ]
-        show(as_json, rows, lambda: [(render.Span(each),) for each in words])
+        banned = [f"{row.get('user')} ({row.get('uid')}): {row.get('reason')}" for row in rows]
+        show(as_json, rows, lambda: [(render.Span(each),) for each in banned or ["no user is banned"]])
 
 
 @click.command(epilog="Example:  malletrain unban mallory")
