@@ -418,7 +418,8 @@ class StraysTakenBack(Fact, kind="strays"):
 @dataclass(frozen=True, slots=True)
 class PoolCounted(Fact, kind="pool"):
     """Nodes by use, whenever they changed: `harvested` are held by pilots, `stray` by jobs of the harvest partition
-    that are none, `down` not to be had, `reserved` for a reservation or maintenance."""
+    that are none, `down` not to be had, `reserved` for a reservation or maintenance, `powered_down` until Slurm wants
+    them (a cloud's, too)."""
 
     idle: int = 0
     planned: int = 0
@@ -427,6 +428,7 @@ class PoolCounted(Fact, kind="pool"):
     down: int = 0
     reserved: int = field(default=0, metadata=SPARSE)
     stray: int = field(default=0, metadata=SPARSE)
+    powered_down: int = field(default=0, metadata=SPARSE)
 
     @property
     def without_main(self) -> int:

@@ -501,6 +501,10 @@ def _strays_events(at: float, strays: Sequence[Stray], failure: str = "") -> lis
     return events
 
 
+#: How nodes count that are not to be had; others are down.
+_AWAY = {NodeState.RESERVED: "reserved", NodeState.MAINT: "reserved", NodeState.POWERED_DOWN: "powered_down"}
+
+
 def pool_counts(snapshot: Snapshot, rules: Rules, strays: Sequence[Stray] = ()) -> kinds.PoolCounted:
     """The nodes of a snapshot by use."""
     counts: Counter[str] = Counter()
@@ -516,5 +520,5 @@ def pool_counts(snapshot: Snapshot, rules: Rules, strays: Sequence[Stray] = ()) 
         elif node.state in FREE_STATES:
             counts["planned" if node.state is NodeState.PLANNED else "idle"] += 1
         else:
-            counts["reserved" if node.state in (NodeState.RESERVED, NodeState.MAINT) else "down"] += 1
+            counts[_AWAY.get(node.state, "down")] += 1
     return kinds.PoolCounted(**counts)
