@@ -66,6 +66,16 @@ def test_the_first_job_that_came_and_went_between_two_looks_is_noted_once() -> N
     assert left.ended(jobs, NOW + ASK_INTERVAL_S) == []
 
 
+@pytest.mark.parametrize(("start", "met"), [(NOW + 20, True), (NOW + AFTER_S, True), (NOW + 3000, False)])
+def test_after_hours_without_a_look_only_jobs_that_began_soon_after_a_pilot_met_it(start: float, met: bool) -> None:
+    """As at the first look after a restart, or after an outage: the journal has the pilots of hours ago."""
+    late = NOW + 7200
+    job = ended(7, start, late - 1)
+    runs = replace(job, state=SlurmState.RUNNING)
+    seen = folded(*stay(NOW - 600, NOW)).look(Snapshot(late, (), (runs,)), "harvest", late)
+    assert len(seen) == len(folded(*stay(NOW - 600, NOW)).ended([job], late)) == met
+
+
 def test_a_node_is_asked_about_until_nobody_would_blame_the_pilot() -> None:
     left = folded(*stay(NOW - 600, NOW))
     late = NOW + AFTER_S + 40

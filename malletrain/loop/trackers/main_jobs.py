@@ -157,9 +157,9 @@ class MainJobsMet:
     def look(self, snapshot: Snapshot, harvest_partition: str, now: float) -> list[Event]:
         """Main jobs that have nodes which pilots left lately, each node once."""
         events = []
-        for node in sorted(self._left):
-            rows = [row for row in snapshot.holders.get(node, ()) if row.partition != harvest_partition]
-            if rows:
+        for node, left in sorted(self._left.items()):
+            main = (row for row in snapshot.holders.get(node, ()) if row.partition != harvest_partition)
+            if rows := [row for row in main if (row.start_time or now) <= left.free_at + AFTER_S]:
                 events.append(self._meeting(node, min(rows, key=lambda each: each.start_time or now), now))
         self._left = {node: left for node, left in self._left.items() if now - left.at <= AFTER_S}
         return [*events, *self._look_at_put_off(snapshot, now)]
@@ -199,7 +199,8 @@ class MainJobsMet:
         first: dict[str, SlurmJob] = {}
         for job in sorted(jobs, key=_begun):
             for node in self._left.keys() & set(job.nodes):
-                if _begun(job) >= int(self._left[node].since):  # Slurm's times are whole seconds
+                left = self._left[node]
+                if int(left.since) <= _begun(job) <= left.free_at + AFTER_S:  # Slurm's times are whole seconds
                     first.setdefault(node, job)
         return [self._meeting(node, job, now) for node, job in sorted(first.items())]
 
