@@ -399,6 +399,7 @@ class MainJobMet(Fact, kind="main_met"):
     behind: bool = field(default=False, metadata=SPARSE)
     #: A heterogeneous job that Slurm put off, since it had to preempt a pilot for one of its parts.
     put_off: bool = field(default=False, metadata=SPARSE)
+    cycle_s: float = field(default=0.0, metadata=SPARSE)  #: of Slurm's backfill then; 0: not known
     #: No pilot need have been on its nodes: it waited behind this main job, which pilots had delayed.
     waited_for: str = field(default="", metadata=SPARSE)
 

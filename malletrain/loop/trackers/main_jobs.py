@@ -118,6 +118,7 @@ class MainJobsMet:
         self._noted: OrderedDict[str, None] = OrderedDict()
         self._put_off: OrderedDict[str, None] = OrderedDict()  # have not been seen to run since
         self._preempted_at = self._asked_at = float("-inf")
+        self._cycle_s = 0.0  # of backfill, at the last look
 
     def apply(self, event: Event) -> None:
         """Take in one event of the journal."""
@@ -157,6 +158,7 @@ class MainJobsMet:
     def look(self, snapshot: Snapshot, harvest_partition: str, now: float) -> list[Event]:
         """Main jobs that have nodes which pilots left lately, each node once."""
         events = []
+        self._cycle_s = snapshot.plan.cycle_s
         for node, left in sorted(self._left.items()):
             main = (row for row in snapshot.holders.get(node, ()) if row.partition != harvest_partition)
             if rows := [row for row in main if (row.start_time or now) <= left.free_at + AFTER_S]:
@@ -166,7 +168,8 @@ class MainJobsMet:
 
     def _meeting(self, node: str, row: SlurmJob, now: float) -> Event:
         left = self._left[node]
-        meeting = kinds.MainJobMet(row.id, row.user, row.submit_time, row.start_time, left.free_at, left.preempted)
+        times = row.submit_time, row.start_time, left.free_at
+        meeting = kinds.MainJobMet(row.id, row.user, *times, left.preempted, cycle_s=self._cycle_s)
         return Event(now, meeting, left.job, left.pilot, node)
 
     def _look_at_put_off(self, snapshot: Snapshot, now: float) -> list[Event]:
