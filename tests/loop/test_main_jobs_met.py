@@ -13,7 +13,7 @@ from malletrain.domain.event import (
     PilotHeld,
     PilotStarted,
 )
-from malletrain.domain.snapshot import SlurmJob, SlurmState, Snapshot
+from malletrain.domain.snapshot import BackfillPlan, SlurmJob, SlurmState, Snapshot
 from malletrain.loop.trackers.main_jobs import AFTER_S, ASK_INTERVAL_S, MainJobsMet
 
 NOW = 1_700_000_000.0
@@ -51,6 +51,7 @@ def test_a_node_was_free_when_slurm_says_so_not_when_a_look_showed_it(gone: Pilo
 
 def test_the_first_job_that_came_and_went_between_two_looks_is_noted_once() -> None:
     left = folded(*stay(NOW - 600, NOW))
+    assert left.look(Snapshot(NOW, (), (), plan=BackfillPlan(interval_s=60.0)), "harvest", NOW) == []
     assert left.to_ask(NOW) == ["n1"]
     assert left.to_ask(NOW + ASK_INTERVAL_S - 1) == (), "not at each tick: Slurm shows ended jobs for minutes"
     jobs = (
@@ -60,7 +61,7 @@ def test_the_first_job_that_came_and_went_between_two_looks_is_noted_once() -> N
         ended(7, NOW - 9, NOW - 4),
     )
     (event,) = left.ended(jobs, NOW + ASK_INTERVAL_S)
-    assert event.payload == MainJobMet("7", "bob", NOW - 10, NOW - 9, NOW, True)
+    assert event.payload == MainJobMet("7", "bob", NOW - 10, NOW - 9, NOW, True, cycle_s=60.0)
     assert (event.job, event.pilot, event.node) == (1, "9_0", "n1")
     left.apply(event)
     assert left.ended(jobs, NOW + ASK_INTERVAL_S) == []

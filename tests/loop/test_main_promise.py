@@ -139,6 +139,8 @@ def test_a_job_for_which_slurm_preempted_a_pilot_counts_as_late_by_a_cycle_at_mo
     }  # fmt: skip
     tracker.apply(event_of(START + 101, "main_met", 1, "7_0", "n0", data=met))
     assert tracker.kept_since(START, START + 900)[1].delays_s == (30.0,)
+    tracker.apply(event_of(START + 102, "main_met", 1, "7_1", "n1", data={**met, "main_job": "10", "cycle_s": 75.0}))
+    assert [each.delay_s for each in tracker.delays(0.0)] == [75.0, 30.0], "by the cycle then, not by today's"
 
 
 def test_a_job_that_nobody_was_ahead_of_would_have_started_at_once() -> None:
