@@ -123,13 +123,8 @@ def header(picture: StatusRow, zone: tzinfo | None = None) -> Line:
 def pool_words(pool: PoolRow) -> str:
     """Node counts in words."""
     always = f"{pool.main} main queue, {pool.harvested} harvested, {pool.idle} idle, {pool.planned} planned"
-    seldom = (
-        ("stray", pool.stray),
-        ("reserved", pool.reserved),
-        ("powered down", pool.powered_down),
-        ("down", pool.down),
-    )
-    return ", ".join([always, *(f"{count} {name}" for name, count in seldom if count)])
+    seldom = {"stray": pool.stray, "reserved": pool.reserved, "powered down": pool.powered_down, "down": pool.down}
+    return ", ".join([always, *(f"{count} {name}" for name, count in seldom.items() if count)])
 
 
 def strip(nodes: Sequence[NodeRow], *, width: int) -> list[Line]:

@@ -419,8 +419,7 @@ class StraysTakenBack(Fact, kind="strays"):
 @dataclass(frozen=True, slots=True)
 class PoolCounted(Fact, kind="pool"):
     """Nodes by use, whenever they changed: `harvested` are held by pilots, `stray` by jobs of the harvest partition
-    that are none, `down` not to be had, `reserved` for a reservation or maintenance, `powered_down` until Slurm wants
-    them (a cloud's, too)."""
+    that are none, `down` not to be had, `reserved` for a reservation or maintenance, `powered_down` by Slurm."""
 
     idle: int = 0
     planned: int = 0

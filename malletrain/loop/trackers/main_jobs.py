@@ -276,19 +276,14 @@ class JobsBehind:
         began = row.start_time or now
         if row.submit_time is None or began <= row.submit_time:
             return None
-        ahead = {*self._before(row, row.submit_time), *self._in_front(row, row.submit_time, began, late)}
+        before = (self._had[node] for node in row.nodes if node in self._had)  # had its nodes, the last time at
+        ahead = {head for head, at in before if row.submit_time < at}
+        ahead.update(self._in_front(row, row.submit_time, began, late))
         found = [late[head] for head in sorted(ahead - {head_of(row.id)}) if head in late]
         if not found:
             return None
         most = max(found, key=lambda each: each.delay_s)
         return MainJobMet(row.id, row.user, row.submit_time, began, waited_for=head_of(most.main_job))
-
-    def _before(self, row: SlurmJob, submitted_at: float) -> Iterator[str]:
-        """The delayed jobs that had one of its nodes while it waited."""
-        for node in row.nodes:
-            head, at = self._had.get(node, ("", 0.0))
-            if submitted_at < at:
-                yield head
 
     def _in_front(
         self, row: SlurmJob, submitted_at: float, began: float, late: Mapping[str, MainJobDelay]

@@ -206,7 +206,9 @@ class PromiseTracker:
         if promise.p95_s is not None:
             times, nodes = self.times(), at_hand(snapshot, rules)
             least = promised_reserve(promise.p95_s, self.hour(now), times, nodes, self.steps_back)
-            self.held = held = with_trial_pilot(least, promise.p95_s, times, nodes, self._last_day(now))
+            day = now - KEPT_WINDOW_S  # those that accounting knows count too, and the latest
+            met = PromiseKept(self._arrived(day), tuple(d.delay_s for d in self.delays(day) if not d.behind))
+            self.held = held = with_trial_pilot(least, promise.p95_s, times, nodes, met)
             if held.nodes > rules.keep_idle:
                 rules = replace(rules, keep_idle=held.nodes, keep_why=held.reason)
         if self.budget is not None:
@@ -225,13 +227,6 @@ class PromiseTracker:
         # Pilots that left for other reasons say what an epilog takes here, before a main job has met one.
         expected_s = UNKNOWN_YIELD_S if self._exits_s is None else min(UNKNOWN_YIELD_S, self._refill_s)
         return YieldTimes(took, self._cycle_s, expected_s)
-
-    def _last_day(self, now: float) -> PromiseKept:
-        """The main jobs that arrived within the last day, those of accounting among them, and what they have met."""
-        begin = now - KEPT_WINDOW_S
-        return PromiseKept(
-            self._arrived(begin), tuple(each.delay_s for each in self.delays(begin) if not each.behind)
-        )
 
     def _arrived(self, begin: float, end: float = math.inf) -> int:
         """How many jobs came then."""

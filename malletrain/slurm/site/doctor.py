@@ -271,9 +271,8 @@ def _user_id(name: str) -> int | None:
 
 def _privacy(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
     me = user_name(os.getuid())
-    sees_all = site_facts.sees_all(commands, facts, me) if facts.hidden else True
-    yield from site_facts.check_sight(replace(facts, sees_all=sees_all), me)
-    if facts.hidden and sees_all:
+    yield from site_facts.check_sight(facts, me)
+    if facts.hidden and facts.sees_all:
         yield Finding.ok(f"PrivateData={','.join(facts.hidden)} hides nothing from {me}")
 
 
