@@ -8,7 +8,7 @@ pilots left: Slurm shows ended jobs for a while (MinJobAge).
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -34,7 +34,6 @@ CAUSE_WORDS = {
     DelayCause.LEAVING: "it waited for workers to leave and for the epilog",
     DelayCause.BACKFILL: "a backfill cycle found its nodes taken, and a later one started it",
     DelayCause.PREEMPTED: "Slurm preempted a pilot for it",
-    DelayCause.BEHIND: "it waited behind another main job, which pilots had delayed",
     DelayCause.PUT_OFF: "Slurm preempted a pilot for one of its parts, and put the heterogeneous job off",
 }
 
@@ -278,18 +277,12 @@ class JobsBehind:
             return None
         before = (self._had[node] for node in row.nodes if node in self._had)  # had its nodes, the last time at
         ahead = {head for head, at in before if row.submit_time < at}
-        ahead.update(self._in_front(row, row.submit_time, began, late))
+        rank = -row.priority, row.raw_id
+        for head, front in late.items():  # or stood before it in the queue while it waited
+            if self._ranks.get(head, rank) < rank and row.submit_time < front.started_at <= began + 1.0:
+                ahead.add(head)
         found = [late[head] for head in sorted(ahead - {head_of(row.id)}) if head in late]
         if not found:
             return None
         most = max(found, key=lambda each: each.delay_s)
         return MainJobMet(row.id, row.user, row.submit_time, began, waited_for=head_of(most.main_job))
-
-    def _in_front(
-        self, row: SlurmJob, submitted_at: float, began: float, late: Mapping[str, MainJobDelay]
-    ) -> Iterator[str]:
-        """The delayed jobs that stood before it in the queue while it waited."""
-        for head, rank in self._ranks.items():
-            front = late.get(head)
-            if front and rank < (-row.priority, row.raw_id) and submitted_at < front.started_at <= began + 1.0:
-                yield head
