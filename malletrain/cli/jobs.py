@@ -55,7 +55,7 @@ def show(as_json: bool, value: object, lines: Callable[[], Iterable[render.Line]
 def status(job: int | None, over: bool, as_json: bool) -> None:
     """Show the cluster and every malleable job, or one JOB in full.
 
-    # is the main queue, a letter a job, . idle, : planned, r reserved, x down. `3+1` NODES: one warms up or leaves.
+    # is the main queue, a letter a job, . idle, : planned, r reserved, ~ off, x down; `3+1` NODES: one comes or goes.
     """
     daemon = connect()
     if job is not None:

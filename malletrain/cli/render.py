@@ -63,6 +63,7 @@ _MEANINGS = (
     ("planned", "planned", Span(":", color="yellow")),
     ("stray (a job in the harvest partition that is not a pilot)", "stray", Span("!", color="red", bold=True)),
     ("reserved", "reserved maint", Span("r", color="yellow", dim=True)),
+    ("powered down", "powered_down", Span("~", color="bright_black")),
     ("down", "down", Span("x", color="red")),
 )
 _BLOCKS = {state: span for _, states, span in _MEANINGS for state in states.split()}
@@ -107,7 +108,8 @@ def status(picture: StatusRow, *, width: int, zone: tzinfo | None = None, over: 
 def header(picture: StatusRow, zone: tzinfo | None = None) -> Line:
     """Time, node counts, and how good the last sizing was; says so when Slurm has not been seen lately."""
     pool = picture.pool
-    total = pool.idle + pool.planned + pool.harvested + pool.main + pool.down + pool.reserved + pool.stray
+    known = pool.idle + pool.planned + pool.harvested + pool.main
+    total = known + pool.down + pool.reserved + pool.stray + pool.powered_down
     spans = [Span(f"{clock(picture.at, zone)}  ", bold=True), Span(f"{total} nodes: {pool_words(pool)}")]
     if picture.decision.status and picture.decision.status != "optimal":
         spans.append(Span(f"  sizing {picture.decision.status}", color="yellow"))
@@ -121,8 +123,8 @@ def header(picture: StatusRow, zone: tzinfo | None = None) -> Line:
 def pool_words(pool: PoolRow) -> str:
     """Node counts in words."""
     always = f"{pool.main} main queue, {pool.harvested} harvested, {pool.idle} idle, {pool.planned} planned"
-    seldom = (("stray", pool.stray), ("reserved", pool.reserved), ("down", pool.down))
-    return ", ".join([always, *(f"{count} {name}" for name, count in seldom if count)])
+    seldom = {"stray": pool.stray, "reserved": pool.reserved, "powered down": pool.powered_down, "down": pool.down}
+    return ", ".join([always, *(f"{count} {name}" for name, count in seldom.items() if count)])
 
 
 def strip(nodes: Sequence[NodeRow], *, width: int) -> list[Line]:

@@ -122,7 +122,7 @@ class Metrics:
             case kinds.ActionOutcome(action=action, done=done):
                 self._actions.labels(ACTION_NAMES[type(action)], "yes" if done else "no").inc()
             case kinds.PoolCounted() as pool:
-                for use in ("idle", "planned", "harvested", "main", "down", "reserved", "stray"):
+                for use in ("idle", "planned", "harvested", "main", "down", "reserved", "stray", "powered_down"):
                     self._nodes.labels(use).set(getattr(pool, use))
             case kinds.PilotStarted(started_at=started_at):
                 released = self._released_at.pop(event.pilot or "", None)

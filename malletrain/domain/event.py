@@ -399,6 +399,7 @@ class MainJobMet(Fact, kind="main_met"):
     behind: bool = field(default=False, metadata=SPARSE)
     #: A heterogeneous job that Slurm put off, since it had to preempt a pilot for one of its parts.
     put_off: bool = field(default=False, metadata=SPARSE)
+    cycle_s: float = field(default=0.0, metadata=SPARSE)  #: of Slurm's backfill then; 0: not known
     #: No pilot need have been on its nodes: it waited behind this main job, which pilots had delayed.
     waited_for: str = field(default="", metadata=SPARSE)
 
@@ -418,7 +419,7 @@ class StraysTakenBack(Fact, kind="strays"):
 @dataclass(frozen=True, slots=True)
 class PoolCounted(Fact, kind="pool"):
     """Nodes by use, whenever they changed: `harvested` are held by pilots, `stray` by jobs of the harvest partition
-    that are none, `down` not to be had, `reserved` for a reservation or maintenance."""
+    that are none, `down` not to be had, `reserved` for a reservation or maintenance, `powered_down` by Slurm."""
 
     idle: int = 0
     planned: int = 0
@@ -427,6 +428,7 @@ class PoolCounted(Fact, kind="pool"):
     down: int = 0
     reserved: int = field(default=0, metadata=SPARSE)
     stray: int = field(default=0, metadata=SPARSE)
+    powered_down: int = field(default=0, metadata=SPARSE)
 
     @property
     def without_main(self) -> int:

@@ -181,6 +181,11 @@ class BackfillPlan:
     main_cycles_per_minute: float | None = None  #: how often its main scheduler ran since it began to count
 
     @property
+    def cycle_s(self) -> float:
+        """From the begin of one backfill cycle to that of the next."""
+        return self.interval_s + (self.backfill_cycle_s or 0.0)
+
+    @property
     def lasts_s(self) -> float:
         """For how long a planned start is believed that backfill has not renewed: two intervals."""
         return 2 * self.interval_s

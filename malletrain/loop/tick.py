@@ -505,6 +505,7 @@ def pool_counts(snapshot: Snapshot, rules: Rules, strays: Sequence[Stray] = ()) 
     """The nodes of a snapshot by use."""
     counts: Counter[str] = Counter()
     stray = {node for each in strays for node in each.nodes}
+    away = {NodeState.RESERVED: "reserved", NodeState.MAINT: "reserved", NodeState.POWERED_DOWN: "powered_down"}
     for node in snapshot.nodes:
         holders = snapshot.holders.get(node.name, ())
         if node.name in stray:
@@ -516,5 +517,5 @@ def pool_counts(snapshot: Snapshot, rules: Rules, strays: Sequence[Stray] = ()) 
         elif node.state in FREE_STATES:
             counts["planned" if node.state is NodeState.PLANNED else "idle"] += 1
         else:
-            counts["reserved" if node.state in (NodeState.RESERVED, NodeState.MAINT) else "down"] += 1
+            counts[away.get(node.state, "down")] += 1
     return kinds.PoolCounted(**counts)

@@ -7,7 +7,7 @@ from malletrain.domain.history import NodeStay, TrainingWindow, WorldChange
 from malletrain.wire.job_columns import JOB_COLUMNS
 from malletrain.wire.rows import JobRow, PoolRow
 
-POOL_NAMES = ("harvested", "idle", "planned", "main", "reserved", "down")
+POOL_NAMES = ("harvested", "idle", "planned", "main", "reserved", "powered_down", "down")
 
 
 def pool_series(rows: Sequence[PoolRow], begin: float, end: float, points: int) -> dict[str, list[float]]:

@@ -148,7 +148,7 @@ class NodeRow(Row):
 @dataclass(frozen=True, slots=True)
 class PoolRow(Row):
     """Node counts: `idle`, `planned` for a main job, `harvested` by pilots, held by the `main` queue, `down`,
-    `reserved`, `stray`: held by jobs of the harvest partition that are no pilots."""
+    `reserved`, `powered_down`, `stray`: held by jobs of the harvest partition that are no pilots."""
 
     at: float = 0.0
     idle: int = 0
@@ -158,6 +158,7 @@ class PoolRow(Row):
     down: int = 0
     reserved: int = 0
     stray: int = 0
+    powered_down: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,11 +35,13 @@ NODES = (
     NodeRow("n007", "planned"),
     NodeRow("n008", "maint"),
     NodeRow("n009", "down"),
-    NodeRow("n010", "a word of a later release"),
+    NodeRow("n010", "powered_down"),
+    NodeRow("n011", "a word of a later release"),
 )
 
 STATUS = StatusRow(
-    at=AT, pool=PoolRow(AT, idle=1, planned=1, harvested=2, main=4, down=3), nodes=NODES, jobs=(DIGITS, RESNET, OVER),
+    at=AT, pool=PoolRow(AT, idle=1, planned=1, harvested=2, main=4, down=3, powered_down=1), nodes=NODES,
+    jobs=(DIGITS, RESNET, OVER),
     decision=DecisionRow(AT, {"1": 2}, "optimal", 3.0), taken_at=AT - 2, version="0.1.0",
 )  # fmt: skip
 

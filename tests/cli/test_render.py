@@ -53,7 +53,7 @@ def test_a_picture_is_the_recorded_one(name: str, kind: str) -> None:
 
 
 def test_the_strip_has_one_block_a_node_in_order() -> None:
-    assert render.plain(render.strip(pictures.NODES, width=120)[:1]) == "####ab.:rxx"
+    assert render.plain(render.strip(pictures.NODES, width=120)[:1]) == "####ab.:rx~x"
 
 
 def test_colours_say_nothing_that_letters_do_not() -> None:

@@ -50,9 +50,9 @@ def event(kind: str, at: float = 100.0, pilot: str | None = None, **data: JsonVa
 
 
 def test_nodes_by_use(metrics: Metrics) -> None:
-    metrics.record([event("pool", idle=3, planned=1, harvested=2, main=4, down=0)])
+    metrics.record([event("pool", idle=3, planned=1, harvested=2, main=4, down=0, powered_down=5)])
     page = figures(metrics)
-    wanted = {"idle": 3, "planned": 1, "harvested": 2, "main": 4, "down": 0}
+    wanted = {"idle": 3, "planned": 1, "harvested": 2, "main": 4, "down": 0, "powered_down": 5}
     assert {use: page[f"malletrain_nodes{{use={use}}}"] for use in wanted} == wanted
 
 

@@ -66,6 +66,8 @@ def test_what_runs_at_the_first_look_is_not_known_to_have_waited() -> None:
 def test_the_delay_is_that_of_the_job_in_front_at_most_and_its_own_wait() -> None:
     tracker = PromiseTracker()
     tracker.look(seen(at=START - 90), 0, None, START - 90, RULES)
+    for each in iter(tracker.take_arrived, None):
+        tracker.apply(Event(START - 90, each))
     given: dict[str, JsonValue] = {"main_job": "20", "submitted_at": START}
     tracker.apply(event_of(START + 1, "main_met", data=given))
     met = {**given, "started_at": START + 20, "left_at": START + 19}

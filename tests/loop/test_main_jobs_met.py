@@ -13,7 +13,7 @@ from malletrain.domain.event import (
     PilotHeld,
     PilotStarted,
 )
-from malletrain.domain.snapshot import SlurmJob, SlurmState, Snapshot
+from malletrain.domain.snapshot import BackfillPlan, SlurmJob, SlurmState, Snapshot
 from malletrain.loop.trackers.main_jobs import AFTER_S, ASK_INTERVAL_S, MainJobsMet
 
 NOW = 1_700_000_000.0
@@ -51,6 +51,7 @@ def test_a_node_was_free_when_slurm_says_so_not_when_a_look_showed_it(gone: Pilo
 
 def test_the_first_job_that_came_and_went_between_two_looks_is_noted_once() -> None:
     left = folded(*stay(NOW - 600, NOW))
+    assert left.look(Snapshot(NOW, (), (), plan=BackfillPlan(interval_s=60.0)), "harvest", NOW) == []
     assert left.to_ask(NOW) == ["n1"]
     assert left.to_ask(NOW + ASK_INTERVAL_S - 1) == (), "not at each tick: Slurm shows ended jobs for minutes"
     jobs = (
@@ -60,10 +61,20 @@ def test_the_first_job_that_came_and_went_between_two_looks_is_noted_once() -> N
         ended(7, NOW - 9, NOW - 4),
     )
     (event,) = left.ended(jobs, NOW + ASK_INTERVAL_S)
-    assert event.payload == MainJobMet("7", "bob", NOW - 10, NOW - 9, NOW, True)
+    assert event.payload == MainJobMet("7", "bob", NOW - 10, NOW - 9, NOW, True, cycle_s=60.0)
     assert (event.job, event.pilot, event.node) == (1, "9_0", "n1")
     left.apply(event)
     assert left.ended(jobs, NOW + ASK_INTERVAL_S) == []
+
+
+@pytest.mark.parametrize(("start", "met"), [(NOW + 20, True), (NOW + AFTER_S, True), (NOW + 3000, False)])
+def test_after_hours_without_a_look_only_jobs_that_began_soon_after_a_pilot_met_it(start: float, met: bool) -> None:
+    """As at the first look after a restart, or after an outage: the journal has the pilots of hours ago."""
+    late = NOW + 7200
+    job = ended(7, start, late - 1)
+    runs = replace(job, state=SlurmState.RUNNING)
+    seen = folded(*stay(NOW - 600, NOW)).look(Snapshot(late, (), (runs,)), "harvest", late)
+    assert len(seen) == len(folded(*stay(NOW - 600, NOW)).ended([job], late)) == met
 
 
 def test_a_node_is_asked_about_until_nobody_would_blame_the_pilot() -> None:

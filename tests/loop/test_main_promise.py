@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from malletrain.decide.rules import MainPromise
-from malletrain.domain.event import JsonValue
-from malletrain.domain.snapshot import BackfillPlan, NodeState, Snapshot
+from malletrain.domain.event import DaemonStarted, Event, JsonValue
+from malletrain.domain.snapshot import BackfillPlan, NodeState, SlurmJob, SlurmState, Snapshot
+from malletrain.loop.memory import MemoryCluster
 from malletrain.loop.queue_promise import PromiseKept, next_step, why_broken
 from malletrain.loop.tick import Loop
 from malletrain.loop.trackers.main_jobs import DelayCause
@@ -25,7 +28,10 @@ def seen(*jobs: object, nodes: int = 10, **plan: object) -> Snapshot:
 
 
 def looked(tracker: PromiseTracker, snapshot: Snapshot, now: float = START, pilots: int = 0) -> None:
+    """A look, and what it tells the journal, as the loop does it."""
     tracker.look(snapshot, pilots, 12.0, now, PROMISED)
+    for each in iter(tracker.take_arrived, None):
+        tracker.apply(Event(now, each))
 
 
 def test_arrivals_come_from_accounting_and_from_looks_each_once() -> None:
@@ -133,6 +139,8 @@ def test_a_job_for_which_slurm_preempted_a_pilot_counts_as_late_by_a_cycle_at_mo
     }  # fmt: skip
     tracker.apply(event_of(START + 101, "main_met", 1, "7_0", "n0", data=met))
     assert tracker.kept_since(START, START + 900)[1].delays_s == (30.0,)
+    tracker.apply(event_of(START + 102, "main_met", 1, "7_1", "n1", data={**met, "main_job": "10", "cycle_s": 75.0}))
+    assert [each.delay_s for each in tracker.delays(0.0)] == [75.0, 30.0], "by the cycle then, not by today's"
 
 
 def test_a_job_that_nobody_was_ahead_of_would_have_started_at_once() -> None:
@@ -332,6 +340,60 @@ def test_a_daemon_that_starts_anew_knows_from_the_journal_when_main_jobs_arrived
     assert tracker.learn([(f"99_{n}", array.submit_time or 0.0, 1) for n in range(1, 6)]) == 0
     anew.tick()
     assert len([e for e in world.journal.read() if e.kind == "main_arrived"]) == 31
+
+
+class PlannedCluster(MemoryCluster):
+    """A cluster whose backfill plan is `plan`."""
+
+    plan = BackfillPlan()
+
+    def snapshot(self) -> Snapshot:
+        return replace(super().snapshot(), plan=self.plan)
+
+
+#: What happens before a look: seconds pass, main jobs come for as many nodes each, or some that run end.
+DAY = st.lists(
+    st.tuples(st.sampled_from([1.0, 10.0, 45.0, 200.0]), st.lists(st.integers(1, 3), max_size=4), st.integers(0, 3)),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(DAY, st.lists(st.sampled_from([5.0, 30.0, 75.0]), min_size=12, max_size=12))
+def test_a_restart_changes_no_count_of_main_jobs(
+    day: list[tuple[float, list[int], int]], cycles: list[float]
+) -> None:
+    world = World()
+    cluster = PlannedCluster([node(f"n{number}") for number in range(4)], world.clock)
+    made_of = cluster, world.workers, world.journal, world.clock, world.loop.policy, PROMISED
+    world.cluster, world.loop = cluster, Loop(*made_of)
+    world.loop.record([Event(START, DaemonStarted())])
+    world.submit(job(1))
+    runs, waits, number = list[SlurmJob](), list[SlurmJob](), 0
+    for (seconds, comes, over), cycle_s in zip(day, cycles, strict=False):
+        cluster.plan = BackfillPlan(interval_s=cycle_s)
+        at = world.clock.now() + seconds / 2
+        runs = runs[over:]
+        for width in comes:
+            number += 1
+            waits.append(main_job(number, count=width, submit_time=float(int(at))))
+        busy = {name for row in runs for name in row.nodes}
+        while waits and waits[0].node_count <= 4 - len(busy):
+            row = waits.pop(0)
+            had = [name for name in ("n0", "n1", "n2", "n3") if name not in busy][: row.node_count]
+            row = replace(row, state=SlurmState.RUNNING, reason="None", nodes=tuple(had))
+            runs.append(replace(row, start_time=float(int(at))))
+            busy.update(had)
+        world.cluster.set_main([*runs, *waits])
+        world.tick(seconds)
+    anew = Loop(*made_of)
+    anew.restore()
+    later = world.clock.now() + 600.0
+    before, after = world.loop.ledger.promise, anew.ledger.promise
+    assert after.delays(0.0) == before.delays(0.0)
+    for since in (0.0, START + 20.0, later - 300.0):
+        assert after.kept_since(since, later) == before.kept_since(since, later)
 
 
 def test_what_a_promise_would_cost_is_known_before_one_is_made() -> None:

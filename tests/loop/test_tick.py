@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.domain.event import Event, JobAnnounced
+from malletrain.domain.event import Event, JobAnnounced, PoolCounted
 from malletrain.domain.job import JobPhase, PilotEnd, PilotPhase
 from malletrain.domain.pilot_life import NO_DAEMON_STATUS
-from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState
+from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState, Snapshot
 from malletrain.loop.ledger import Ledger
+from malletrain.loop.tick import pool_counts
+from malletrain.slurm.formats.states import node_state
 from tests.messages import says
 from tests.world import RULES, START, World, data_of, event_of, job, main_job
 
@@ -99,6 +101,20 @@ def test_a_hole_is_used_and_left_before_it_closes() -> None:
         if world.clock.now() >= START + 300:
             assert world.running() == {}
     assert not any(t.end for t in world.cluster.tasks.values()), "every pilot left in order: its task is held again"
+
+
+def test_nodes_that_are_switched_off_or_of_a_cloud_are_not_down() -> None:
+    words = [
+        "IDLE",
+        "IDLE+POWERED_DOWN",
+        "IDLE+CLOUD+POWERED_DOWN",
+        "IDLE~",
+        "IDLE+POWERING_DOWN",
+        "DOWN*",
+        "MAINT+IDLE",
+    ]
+    nodes = tuple(Node(f"n{number}", node_state(word).state) for number, word in enumerate(words))
+    assert pool_counts(Snapshot(START, nodes), RULES) == PoolCounted(idle=1, powered_down=4, down=1, reserved=1)
 
 
 def test_nodes_that_staff_wants_are_left_within_one_tick() -> None:

@@ -426,7 +426,8 @@ def test_who_must_be_operator_to_see_is_not_told_to_be_less(
     monkeypatch: pytest.MonkeyPatch, private: str, level: str, ok: bool, words: str
 ) -> None:
     monkeypatch.setattr(doctor, "user_name", lambda _uid: "bob")
-    facts, commands = site(f"PrivateData={private} {ACCOUNTED}"), Told(CommandResult(f"bob|{level}|\n"))
+    facts = replace(site(f"PrivateData={private} {ACCOUNTED}"), sees_all=True)
+    commands = Told(CommandResult(f"bob|{level}|\n"))
     assert [f.level for f in doctor._privacy(commands, facts, HARVEST)] == ([Level.OK] if facts.hidden else [])
     (rights,) = doctor._rights(commands, facts, HARVEST)
     assert (rights.level, words in rights.what + rights.remedy) == (Level.OK if ok else WARNING, True), rights

@@ -8,7 +8,7 @@ pilots left: Slurm shows ended jobs for a while (MinJobAge).
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -34,7 +34,6 @@ CAUSE_WORDS = {
     DelayCause.LEAVING: "it waited for workers to leave and for the epilog",
     DelayCause.BACKFILL: "a backfill cycle found its nodes taken, and a later one started it",
     DelayCause.PREEMPTED: "Slurm preempted a pilot for it",
-    DelayCause.BEHIND: "it waited behind another main job, which pilots had delayed",
     DelayCause.PUT_OFF: "Slurm preempted a pilot for one of its parts, and put the heterogeneous job off",
 }
 
@@ -118,6 +117,7 @@ class MainJobsMet:
         self._noted: OrderedDict[str, None] = OrderedDict()
         self._put_off: OrderedDict[str, None] = OrderedDict()  # have not been seen to run since
         self._preempted_at = self._asked_at = float("-inf")
+        self._cycle_s = 0.0  # of backfill, at the last look
 
     def apply(self, event: Event) -> None:
         """Take in one event of the journal."""
@@ -157,16 +157,18 @@ class MainJobsMet:
     def look(self, snapshot: Snapshot, harvest_partition: str, now: float) -> list[Event]:
         """Main jobs that have nodes which pilots left lately, each node once."""
         events = []
-        for node in sorted(self._left):
-            rows = [row for row in snapshot.holders.get(node, ()) if row.partition != harvest_partition]
-            if rows:
+        self._cycle_s = snapshot.plan.cycle_s
+        for node, left in sorted(self._left.items()):
+            main = (row for row in snapshot.holders.get(node, ()) if row.partition != harvest_partition)
+            if rows := [row for row in main if (row.start_time or now) <= left.free_at + AFTER_S]:
                 events.append(self._meeting(node, min(rows, key=lambda each: each.start_time or now), now))
         self._left = {node: left for node, left in self._left.items() if now - left.at <= AFTER_S}
         return [*events, *self._look_at_put_off(snapshot, now)]
 
     def _meeting(self, node: str, row: SlurmJob, now: float) -> Event:
         left = self._left[node]
-        meeting = kinds.MainJobMet(row.id, row.user, row.submit_time, row.start_time, left.free_at, left.preempted)
+        times = row.submit_time, row.start_time, left.free_at
+        meeting = kinds.MainJobMet(row.id, row.user, *times, left.preempted, cycle_s=self._cycle_s)
         return Event(now, meeting, left.job, left.pilot, node)
 
     def _look_at_put_off(self, snapshot: Snapshot, now: float) -> list[Event]:
@@ -199,7 +201,8 @@ class MainJobsMet:
         first: dict[str, SlurmJob] = {}
         for job in sorted(jobs, key=_begun):
             for node in self._left.keys() & set(job.nodes):
-                if _begun(job) >= int(self._left[node].since):  # Slurm's times are whole seconds
+                left = self._left[node]
+                if int(left.since) <= _begun(job) <= left.free_at + AFTER_S:  # Slurm's times are whole seconds
                     first.setdefault(node, job)
         return [self._meeting(node, job, now) for node, job in sorted(first.items())]
 
@@ -272,25 +275,14 @@ class JobsBehind:
         began = row.start_time or now
         if row.submit_time is None or began <= row.submit_time:
             return None
-        ahead = {*self._before(row, row.submit_time), *self._in_front(row, row.submit_time, began, late)}
+        before = (self._had[node] for node in row.nodes if node in self._had)  # had its nodes, the last time at
+        ahead = {head for head, at in before if row.submit_time < at}
+        rank = -row.priority, row.raw_id
+        for head, front in late.items():  # or stood before it in the queue while it waited
+            if self._ranks.get(head, rank) < rank and row.submit_time < front.started_at <= began + 1.0:
+                ahead.add(head)
         found = [late[head] for head in sorted(ahead - {head_of(row.id)}) if head in late]
         if not found:
             return None
         most = max(found, key=lambda each: each.delay_s)
         return MainJobMet(row.id, row.user, row.submit_time, began, waited_for=head_of(most.main_job))
-
-    def _before(self, row: SlurmJob, submitted_at: float) -> Iterator[str]:
-        """The delayed jobs that had one of its nodes while it waited."""
-        for node in row.nodes:
-            head, at = self._had.get(node, ("", 0.0))
-            if submitted_at < at:
-                yield head
-
-    def _in_front(
-        self, row: SlurmJob, submitted_at: float, began: float, late: Mapping[str, MainJobDelay]
-    ) -> Iterator[str]:
-        """The delayed jobs that stood before it in the queue while it waited."""
-        for head, rank in self._ranks.items():
-            front = late.get(head)
-            if front and rank < (-row.priority, row.raw_id) and submitted_at < front.started_at <= began + 1.0:
-                yield head

@@ -112,6 +112,7 @@ class PromiseTracker:
         self._hour: tuple[float, int, HourDemands] | None = None
         self._first_at = math.inf  # the journal's first event that was folded
         self._counts_from = math.inf  # none that arrived since then is missing
+        self._begins = False  # the journal lacks the first look
         self._stepped_at: float | None = None  # or this daemon's first look
 
     # -- what is learnt ----------------------------------------------------------------------------------------
@@ -157,9 +158,11 @@ class PromiseTracker:
         return waiting
 
     def take_arrived(self) -> MainJobsArrived | None:
-        """What the journal lacks of the arrivals that looks have shown, at most `MAX_IN_ONE_EVENT`; None: nothing."""
-        if not self._unwritten:
+        """What the journal lacks of the arrivals that looks have shown, at most `MAX_IN_ONE_EVENT`; None: nothing.
+        The first look is told without any, too: from then on none is missing."""
+        if not self._unwritten and not self._begins:
             return None
+        self._begins = False
         jobs = [self._unwritten.popleft() for _ in range(min(MAX_IN_ONE_EVENT, len(self._unwritten)))]
         return MainJobsArrived(
             tuple(_identity(job) for job in jobs),
@@ -174,10 +177,9 @@ class PromiseTracker:
         `pilots`: tasks that run; `exits_s`: in which nodes are free again (seconds).
         """
         if self._stepped_at is None:
-            self._stepped_at = now
-            self._counts_from, self._first_at = min(now, self._counts_from), min(now, self._first_at)
+            self._stepped_at, self._begins = now, self._counts_from == math.inf
         plan = snapshot.plan
-        self._cycle_s = plan.interval_s + (plan.backfill_cycle_s or 0.0)
+        self._cycle_s = plan.cycle_s
         self._exits_s = exits_s
         self._take_arrivals(snapshot, rules)
         self._levels.append(at_hand(snapshot, rules))
@@ -204,7 +206,9 @@ class PromiseTracker:
         if promise.p95_s is not None:
             times, nodes = self.times(), at_hand(snapshot, rules)
             least = promised_reserve(promise.p95_s, self.hour(now), times, nodes, self.steps_back)
-            self.held = held = with_trial_pilot(least, promise.p95_s, times, nodes, self._last_day(now))
+            day = now - KEPT_WINDOW_S  # those that accounting knows count too, and the latest
+            met = PromiseKept(self._arrived(day), tuple(d.delay_s for d in self.delays(day) if not d.behind))
+            self.held = held = with_trial_pilot(least, promise.p95_s, times, nodes, met)
             if held.nodes > rules.keep_idle:
                 rules = replace(rules, keep_idle=held.nodes, keep_why=held.reason)
         if self.budget is not None:
@@ -223,13 +227,6 @@ class PromiseTracker:
         # Pilots that left for other reasons say what an epilog takes here, before a main job has met one.
         expected_s = UNKNOWN_YIELD_S if self._exits_s is None else min(UNKNOWN_YIELD_S, self._refill_s)
         return YieldTimes(took, self._cycle_s, expected_s)
-
-    def _last_day(self, now: float) -> PromiseKept:
-        """The main jobs that arrived within the last day, those of accounting among them, and what they have met."""
-        begin = now - KEPT_WINDOW_S
-        return PromiseKept(
-            self._arrived(begin), tuple(each.delay_s for each in self.delays(begin) if not each.behind)
-        )
 
     def _arrived(self, begin: float, end: float = math.inf) -> int:
         """How many jobs came then."""
@@ -250,8 +247,7 @@ class PromiseTracker:
         """What the main jobs that arrived from `since` on have met, and the moment that counts for it: all that
         arrived since then are known, by this daemon's looks or by accounting, and what they met, by the journal. The
         latest are left out: nothing is known of them yet."""
-        begins = [at for at in (self._first_at, self._counts_from) if at < math.inf]
-        begin, end = max(since, max(begins, default=now)), now - SETTLED_S
+        begin, end = max(since, min(now, max(self._first_at, self._counts_from))), now - SETTLED_S
         delays = tuple(each.delay_s for each in self.delays(begin) if not each.behind and each.could_at <= end)
         return begin, PromiseKept(max(self._arrived(begin, end), len(delays)), delays)
 
@@ -316,7 +312,7 @@ class PromiseTracker:
         """A main job has a node that a pilot left: how long that took, and how much later it started for it."""
         if meeting.started_at is None:
             return
-        known = self._delays.get(meeting.main_job)
+        known, cycle_s = self._delays.get(meeting.main_job), meeting.cycle_s or self._cycle_s
         if known is None:
             could_at = waiting.could_at
             if meeting.started_at - could_at > LONGEST_WAIT_S:  # it was another task, or no pilot had been asked
@@ -325,20 +321,20 @@ class PromiseTracker:
                 came_before = meeting.submitted_at is not None and (meeting.left_at or 0.0) > submitted + 1.0
                 if not (meeting.preempted or meeting.put_off or came_before):
                     return
-                longest_s = LONGEST_WAIT_S if meeting.put_off else max(LONGEST_LEAD_S, self._cycle_s)
+                longest_s = LONGEST_WAIT_S if meeting.put_off else max(LONGEST_LEAD_S, cycle_s)
                 could_at = max(submitted, meeting.started_at - longest_s) + HALF_SECOND_S
             known = MainJobDelay(meeting.main_job, meeting.user, could_at, meeting.started_at, ())
         left = meeting.started_at if meeting.left_at is None else min(meeting.left_at, meeting.started_at)
         wait = max(0.0, meeting.started_at + HALF_SECOND_S - known.could_at)
         put_off = meeting.put_off or waiting.put_off
-        by_backfill = not put_off and meeting.started_at - left > QUICK_START_S and self._cycle_s > 0
+        by_backfill = not put_off and meeting.started_at - left > QUICK_START_S and cycle_s > 0
         # Where only backfill could start the job, one of its cycles would have done so without pilots, too.
         cycles = by_backfill and waiting.behind
         self._delays[meeting.main_job] = replace(
             known,
             nodes=known.nodes if node in known.nodes else (*known.nodes, node),
             freed_s=max(known.freed_s or 0.0, min(wait, left + HALF_SECOND_S - known.could_at)),
-            delay_s=max(known.delay_s, self._cycle_s * math.floor(wait / self._cycle_s) if cycles else wait),
+            delay_s=max(known.delay_s, cycle_s * math.floor(wait / cycle_s) if cycles else wait),
             by_backfill=known.by_backfill or by_backfill,
             preempted=known.preempted + meeting.preempted,
             put_off=known.put_off or put_off,

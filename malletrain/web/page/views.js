@@ -49,13 +49,13 @@ export const machine = {
     return { summary, figures };
   },
   draw({ summary, figures }, state, again, me) {
-    const { pool, jobs } = summary, total = pool.idle + pool.planned + pool.harvested + pool.main + pool.down + pool.reserved + pool.stray;
+    const { pool, jobs } = summary, total = pool.idle + pool.planned + pool.harvested + pool.main + pool.down + pool.reserved + pool.stray + pool.powered_down;
     const share = (number) => total ? percent(number / total) : "";
     const names = new Map(jobs.map((job) => [job.id, job.name]));
     const shown = [...new Set(figures.rows.flatMap((row) => row[3].flatMap(([, cell]) => cell.map(([key]) => key))))];
     const drawn = shown.filter((key) => typeof key === "number").sort((a, b) => a - b);
     const stale = summary.taken_at === null ? "Slurm has not been seen yet." : summary.at - summary.taken_at > 60 ? `Slurm was last seen ${duration(summary.at - summary.taken_at)} ago.` : "";
-    const seldom = pool.reserved + pool.down;
+    const seldom = pool.reserved + pool.powered_down + pool.down;
     const rowsOfMany = figures.rows.some((row) => row[2] > 1);
     return [
       el("h1", { text: `${count(total)} nodes` }),
@@ -65,7 +65,7 @@ export const machine = {
         tile("Pilots", count(pool.harvested), share(pool.harvested), "pilots"),
         tile("Idle", count(pool.idle), share(pool.idle), "idle"),
         tile("Planned", count(pool.planned), "for a main job", "planned"),
-        tile("Reserved or down", count(seldom), `${pool.reserved} and ${pool.down}`, "away"),
+        tile("Reserved, off or down", count(seldom), `${pool.reserved}, ${pool.powered_down} and ${pool.down}`, "away"),
         pool.stray ? tile("Stray", count(pool.stray), "jobs that are no pilots", "stray") : null,
         tile("Jobs", String(jobs.length), `${jobs.filter((job) => job.members).length} train`)),
       el("section", {},
@@ -79,7 +79,7 @@ export const machine = {
           el("li", {}, el("span", { class: "swatch main" }), "main queue"),
           el("li", {}, el("span", { class: "swatch idle" }), "idle"),
           shown.includes("planned") ? el("li", {}, el("span", { class: "swatch planned" }), "planned for a main job (now)") : null,
-          shown.includes("away") ? el("li", {}, el("span", { class: "swatch away" }), "reserved or down") : null,
+          shown.includes("away") ? el("li", {}, el("span", { class: "swatch away" }), "reserved, off or down") : null,
           shown.includes("stray") ? el("li", {}, el("span", { class: "swatch stray" }), "a job that is no pilot, in the harvest partition (now)") : null,
           shown.includes("hidden") ? el("li", {}, el("span", { class: "swatch hidden" }), "pilot of another user") : null),
         rowsOfMany ? el("p", { class: "note", text: "A row is several nodes. It has the colour of what most of those without a main job were; the paler, the more of them the main queue had." }) : null),

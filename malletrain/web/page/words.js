@@ -69,7 +69,7 @@ export function dominant(cell, size) {
   return { key: best, share: size ? taken / size : 0 };
 }
 
-const KEYS = { main: "main queue", idle: "idle", planned: "planned for a main job", away: "reserved or down", stray: "a job that is no pilot", more: "of other jobs", hidden: "a pilot of another user" };
+const KEYS = { main: "main queue", idle: "idle", planned: "planned for a main job", away: "reserved, off or down", stray: "a job that is no pilot", more: "of other jobs", hidden: "a pilot of another user" };
 
 export const keyWords = (key, names) =>
   typeof key === "number" ? `job ${key}${names.get(key) ? ` ${names.get(key)}` : ""}` : KEYS[key];
