@@ -83,27 +83,22 @@ def check_main_doors(facts: SiteFacts, harvest: Harvest, known: Iterable[Associa
     others = sorted({a.account for a in known if a.account != account and qos in a.qos})
     more = {name for a in own for name in a.qos} - {qos}
     admitted = sorted(name for name in more if mine is not None and mine.admits("Qos", name))
-    found = []
-    if opened:
-        remedy = f"add DenyAccounts={account} to partition {opened} in slurm.conf and run `scontrol reconfigure`"
-        found.append(Finding.error(free.format(opened), f"{remedy}: `malletrain setup` does"))
-    if listing:
-        found.append(Finding.error(free.format(listing), f"take {account} out of AllowAccounts of {listing}"))
-    if qos and of_qos and others:
-        what = f"account {', '.join(others)} has QOS {qos} too: its main jobs may run free of charge in {of_qos}"
-        remedy = f"sacctmgr modify account {','.join(others)} set qos-={qos} (and its users)"
-        found.append(Finding.error(what, f"{remedy}, or DenyQos={qos} on partition {of_qos}"))
-    if qos and admitted:
-        by_qos = facts.preempt_type.endswith("/qos")
-        what = (
-            f"account {account} has QOS {', '.join(admitted)} too: its jobs in {harvest.partition} may have the "
-            "priority of main jobs" + (", and are not preempted" if by_qos else "")
-        )
-        remedy = (
-            f"sacctmgr modify account {account} set qos={qos}, or AllowQos={qos} on partition {harvest.partition}"
-        )
-        found.append(Finding(ERROR if by_qos else WARNING, what, remedy))
-    yield from found or [Finding.ok(f"no main job runs in account {account}")]
+    by_qos = facts.preempt_type.endswith("/qos")
+    found = site_facts.findings([
+        (opened, ERROR, free.format(opened),
+         f"add DenyAccounts={account} to partition {opened} in slurm.conf and run `scontrol reconfigure`: "
+         "`malletrain setup` does"),
+        (listing, ERROR, free.format(listing), f"take {account} out of AllowAccounts of {listing}"),
+        (qos and of_qos and others, ERROR,
+         f"account {', '.join(others)} has QOS {qos} too: its main jobs may run free of charge in {of_qos}",
+         f"sacctmgr modify account {','.join(others)} set qos-={qos} (and its users), or DenyQos={qos} on partition "
+         f"{of_qos}"),
+        (qos and admitted, ERROR if by_qos else WARNING,
+         f"account {account} has QOS {', '.join(admitted)} too: its jobs in {harvest.partition} may have the "
+         f"priority of main jobs{', and are not preempted' if by_qos else ''}",
+         f"sacctmgr modify account {account} set qos={qos}, or AllowQos={qos} on partition {harvest.partition}"),
+    ])  # fmt: skip
+    yield from list(found) or [Finding.ok(f"no main job runs in account {account}")]
 
 
 def check_association_limits(

@@ -6,6 +6,7 @@ import os
 import pwd
 import re
 import shlex
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
@@ -17,7 +18,16 @@ from malletrain.slurm.formats import sdiag
 from malletrain.slurm.site import account_checks, held_task_limits, site_facts
 from malletrain.slurm.site.partition_checks import check_harvest_partition, longest_pilot_s
 from malletrain.slurm.site.power_saving import check_power
-from malletrain.slurm.site.site_facts import ERROR, WARNING, Finding, Harvest, PartitionFacts, SiteFacts
+from malletrain.slurm.site.site_facts import (
+    ERROR,
+    OK,
+    WARNING,
+    Finding,
+    Harvest,
+    PartitionFacts,
+    SiteFacts,
+    findings,
+)
 from malletrain.wire import munge
 from malletrain.wire.errors import WireError
 from malletrain.wire.munge import user_name
@@ -243,23 +253,17 @@ def _user_ids(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterato
     late, missing = ([name for name in unknown if (here[name] is None) is none] for none in (False, True))
     differing = ((name, uid, here[name]) for name, uid in ids.items() if name not in unknown)
     other = [f"{name} ({uid} there, {own} here)" for name, uid, own in differing if own not in (None, uid)]
-    if late:
-        yield Finding.error(
-            f"slurmctld has no user id for {', '.join(late)} and refuses them (Invalid user id): sacctmgr "
-            "named them before they were made",
-            "see that they exist on slurmctld's host (`id NAME`), then `scontrol reconfigure` there",
-        )
-    if other:
-        yield Finding.error(
-            f"user ids differ between slurmctld's host and this one: {', '.join(other)}",
-            "give each user the same id on all machines, then `scontrol reconfigure`",
-        )
-    if missing:
-        yield Finding.warning(
-            f"account {harvest.account} has users that do not exist: {', '.join(missing)}",
-            "make them on all machines, then `scontrol reconfigure`; or `sacctmgr delete user NAME "
-            f"account={harvest.account}`",
-        )
+    yield from findings([
+        (late, ERROR,
+         f"slurmctld has no user id for {', '.join(late)} and refuses them (Invalid user id): sacctmgr named them "
+         "before they were made",
+         "see that they exist on slurmctld's host (`id NAME`), then `scontrol reconfigure` there"),
+        (other, ERROR, f"user ids differ between slurmctld's host and this one: {', '.join(other)}",
+         "give each user the same id on all machines, then `scontrol reconfigure`"),
+        (missing, WARNING, f"account {harvest.account} has users that do not exist: {', '.join(missing)}",
+         "make them on all machines, then `scontrol reconfigure`; or `sacctmgr delete user NAME "
+         f"account={harvest.account}`"),
+    ])  # fmt: skip
     if ids and not (late or other or missing):
         yield Finding.ok(f"slurmctld has the user ids of account {harvest.account}")
 
@@ -370,50 +374,36 @@ def _fair_share(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Itera
 
 
 def _settings(facts: SiteFacts) -> Iterator[Finding]:
-    def word(key: str) -> str:
-        return facts.words.get(key, "")
-
+    words = defaultdict(str, facts.words)
     yield Finding.ok("reservations that begin within pilots' limits need flags=IGNORE_JOBS: pilots leave before that")
-    if buffers := word("BurstBufferType"):
-        yield Finding.warning(
-            f"burst buffers ({buffers}) are not supported: a main job that stages data in starts when "
-            "backfill does not plan it",
-            "pilots that ask for one are refused by name; watch preemptions (malletrain_preemptions_total)",
-        )
-    if word("Licenses"):
-        yield Finding.ok(f"licences ({word('Licenses')[:60]}): pilots that ask for any are refused by name")
-    if plugins := word("JobSubmitPlugins"):
-        yield Finding.ok(f"job_submit plug-ins ({plugins}): a task rewritten by one stays held; its owner gets why")
-    if "rl_enable" in site_facts.parameters(word("SlurmctldParameters")):
-        yield Finding.warning(
-            "rl_enable limits requests: the daemon makes up to 5 a look and 4 an action, and waits when told to",
-            "exempt its user or host, or leave rl_refill_rate at 10 a second or more",
-        )
-    if facts.min_job_age_s < 60:
-        yield Finding.warning(
-            f"MinJobAge is {facts.min_job_age_s:g} s: ended pilots are forgotten before they are asked about",
-            "set MinJobAge=300 (the default)",
-        )
-    if facts.kill_wait_s > 60:
-        yield Finding.warning(
-            f"KillWait is {facts.kill_wait_s:g} s: a stuck pilot holds its node so long after its limit",
-            "30 s (the default) suffices",
-        )
-    if (tracking := word("ProctrackType")).endswith(("/linuxproc", "/pgid")):
-        yield Finding.warning(
-            f"{tracking}: what a script starts while it is killed is left behind, and Slurm may drain the node "
-            '("Kill task failed")',
-            "set ProctrackType=proctrack/cgroup",
-        )
-    if facts.over_time_limit_s > 300:
-        yield Finding.warning(
-            f"OverTimeLimit is {facts.over_time_limit_s / 60:g} min: pilots may outlive their holes by so much",
-            "set OverTimeLimit=0 for the harvest partition",
-        )
-    if facts.has_epilog or facts.has_prolog:
-        yield Finding.ok("prolog or epilog are set: each start and end of a pilot costs their time, as is measured")
-    if (topology := word("TopologyPlugin")).endswith(("/tree", "/block")):
-        yield Finding.warning(
-            f"{topology}: Slurm places a job around pilots before it preempts any, on more leaf switches",
-            "set pool.keep_leaves = 1; main jobs that need one leaf use --switches=1, and pilots leave one for them",
-        )
+    yield from findings([
+        (words["BurstBufferType"], WARNING,
+         f"burst buffers ({words['BurstBufferType']}) are not supported: a main job that stages data in starts when "
+         "backfill does not plan it",
+         "pilots that ask for one are refused by name; watch preemptions (malletrain_preemptions_total)"),
+        (words["Licenses"], OK,
+         f"licences ({words['Licenses'][:60]}): pilots that ask for any are refused by name", ""),
+        (words["JobSubmitPlugins"], OK,
+         f"job_submit plug-ins ({words['JobSubmitPlugins']}): a task rewritten by one stays held; its owner gets why",
+         ""),
+        ("rl_enable" in site_facts.parameters(words["SlurmctldParameters"]), WARNING,
+         "rl_enable limits requests: the daemon makes up to 5 a look and 4 an action, and waits when told to",
+         "exempt its user or host, or leave rl_refill_rate at 10 a second or more"),
+        (facts.min_job_age_s < 60, WARNING,
+         f"MinJobAge is {facts.min_job_age_s:g} s: ended pilots are forgotten before they are asked about",
+         "set MinJobAge=300 (the default)"),
+        (facts.kill_wait_s > 60, WARNING,
+         f"KillWait is {facts.kill_wait_s:g} s: a stuck pilot holds its node so long after its limit",
+         "30 s (the default) suffices"),
+        (words["ProctrackType"].endswith(("/linuxproc", "/pgid")), WARNING,
+         f"{words['ProctrackType']}: what a script starts while it is killed is left behind, and Slurm may drain the "
+         'node ("Kill task failed")', "set ProctrackType=proctrack/cgroup"),
+        (facts.over_time_limit_s > 300, WARNING,
+         f"OverTimeLimit is {facts.over_time_limit_s / 60:g} min: pilots may outlive their holes by so much",
+         "set OverTimeLimit=0 for the harvest partition"),
+        (facts.has_epilog or facts.has_prolog, OK,
+         "prolog or epilog are set: each start and end of a pilot costs their time, as is measured", ""),
+        (words["TopologyPlugin"].endswith(("/tree", "/block")), WARNING,
+         f"{words['TopologyPlugin']}: Slurm places a job around pilots before it preempts any, on more leaf switches",
+         "set pool.keep_leaves = 1; main jobs that need one leaf use --switches=1, and pilots leave one for them"),
+    ])  # fmt: skip

@@ -63,49 +63,32 @@ def _check_partition(facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
 
 def _settings(facts: SiteFacts, harvest: Harvest, mine: PartitionFacts) -> Iterator[Finding]:
     name, words, set_it = mine.name, mine.words, f"on partition {mine.name}"
-    least, most = _count(words.get("MinNodes", "")) or 0, _count(words.get("MaxNodes", ""))
+    least, most = _count(words.get("MinNodes", "")) or 0, _count(words.get("MaxNodes", "")) or harvest.max_nodes
     qos = (facts.qos or {}).get(harvest.qos)
-    if facts.federation:
-        yield Finding.error(
-            f"the cluster is in federation {facts.federation}: its jobs may go to other clusters",
-            "federations are not supported; take the cluster out of it (sacctmgr modify federation)",
-        )
-    if not mine.nodes:
-        yield Finding.error(f"partition {name} has no nodes", "give it Nodes= in slurm.conf")
-    if mine.state != "UP":
-        state = mine.state or "in no known state"
-        yield Finding.error(f"partition {name} is {state}", f"scontrol update PartitionName={name} State=UP")
-    for key, shut, meaning, opened in _GATES:
-        if words.get(key) == shut:
-            yield Finding.error(f"partition {name} has {key}={shut}: {meaning}", f"set {key}={opened} {set_it}")
-    if least > 1:
-        yield Finding.error(
-            f"partition {name} has MinNodes={least}: a pilot of one node never starts",
-            f"set MinNodes=0 {set_it}",
-        )
-    if most and most < harvest.max_nodes:
-        yield Finding.warning(
-            f"partition {name} has MaxNodes={most}: wider pilots never start",
-            f"set pilot.max_nodes = {most}, or MaxNodes=UNLIMITED {set_it}",
-        )
-    if qos is not None and "RequiresReservation" in qos.flags:
-        yield Finding.error(
-            f"QOS {harvest.qos} requires a reservation",
-            f"sacctmgr modify qos {harvest.qos} set flags-=RequiresReservation",
-        )
-    if not sharing(facts, mine):
-        yield Finding.warning(
-            f"no other partition has nodes of {name}: there is nothing to harvest from",
-            "list the main partition's nodes in it",
-        )
-    if mine.max_time_s is not None and mine.max_time_s < _SHORTEST_S:
-        what = f"MaxTime of {name} is {mine.max_time_s:g} s: no pilot can train in that"
-        yield Finding.error(what, "set MaxTime of at least 30 minutes")
-    if mine.grace_s > 60:
-        yield Finding.warning(
-            f"GraceTime of {name} is {mine.grace_s:g} s",
-            "pilots leave within seconds; 10 to 30 s suffice, and bound what a stuck one costs",
-        )
+    longest_s = _SHORTEST_S if mine.max_time_s is None else mine.max_time_s
+    yield from site_facts.findings([
+        (facts.federation, ERROR,
+         f"the cluster is in federation {facts.federation}: its jobs may go to other clusters",
+         "federations are not supported; take the cluster out of it (sacctmgr modify federation)"),
+        (not mine.nodes, ERROR, f"partition {name} has no nodes", "give it Nodes= in slurm.conf"),
+        (mine.state != "UP", ERROR, f"partition {name} is {mine.state or 'in no known state'}",
+         f"scontrol update PartitionName={name} State=UP"),
+        *((words.get(key) == shut, ERROR, f"partition {name} has {key}={shut}: {meaning}",
+           f"set {key}={opened} {set_it}") for key, shut, meaning, opened in _GATES),
+        (least > 1, ERROR, f"partition {name} has MinNodes={least}: a pilot of one node never starts",
+         f"set MinNodes=0 {set_it}"),
+        (0 < most < harvest.max_nodes, WARNING, f"partition {name} has MaxNodes={most}: wider pilots never start",
+         f"set pilot.max_nodes = {most}, or MaxNodes=UNLIMITED {set_it}"),
+        (qos is not None and "RequiresReservation" in qos.flags, ERROR, f"QOS {harvest.qos} requires a reservation",
+         f"sacctmgr modify qos {harvest.qos} set flags-=RequiresReservation"),
+        (not sharing(facts, mine), WARNING,
+         f"no other partition has nodes of {name}: there is nothing to harvest from",
+         "list the main partition's nodes in it"),
+        (longest_s < _SHORTEST_S, ERROR, f"MaxTime of {name} is {longest_s:g} s: no pilot can train in that",
+         "set MaxTime of at least 30 minutes"),
+        (mine.grace_s > 60, WARNING, f"GraceTime of {name} is {mine.grace_s:g} s",
+         "pilots leave within seconds; 10 to 30 s suffice, and bound what a stuck one costs"),
+    ])  # fmt: skip
 
 
 # Preemption

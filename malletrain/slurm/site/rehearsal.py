@@ -12,14 +12,13 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from malletrain.domain.decision import RecyclePilot, StartPilot
 from malletrain.domain.errors import MalletrainError
 from malletrain.domain.snapshot import NodeState, SlurmState
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
-from malletrain.slurm.formats.squeue import TaskRecord
 from malletrain.slurm.formats.states import job_state
 from malletrain.slurm.queries import Queries
 from malletrain.slurm.site.site_facts import ERROR, WARNING, Finding, Harvest, Level, SiteFacts
@@ -108,10 +107,8 @@ class Rehearsal:
     # Jobs
 
     def _pilot(self) -> list[str]:
-        request = BatchRequest(
-            self.name, 1, 1, self.harvest.partition, "/", b"", tasks=2, account=self.harvest.account,
-            qos=self.harvest.qos, pilot_options=tuple(self.pilot_options),
-        )  # fmt: skip
+        request = BatchRequest(self.name, 1, 1, self.harvest.partition, "/", b"", tasks=2, qos=self.harvest.qos)
+        request = replace(request, account=self.harvest.account, pilot_options=tuple(self.pilot_options))
         options = [f"--{name}" + (f"={value}" if value else "") for name, value in request.lines("rehearsal")]
         owner = [] if self.uid == os.getuid() else [f"--uid={self.uid}"]
         return [*options, f"--time={_LIMIT_MIN}", *owner, "--wrap=exec srun --ntasks=1 sleep 600"]
@@ -129,9 +126,9 @@ class Rehearsal:
         if not outcome.done:
             raise NotPlayed(Finding.error(f"a pilot cannot be started: {outcome.detail}", "see the errors above"))
         return self._wait(
-            lambda: self._state(pilot) is SlurmState.RUNNING,
+            lambda: self._seen(pilot)[0] is SlurmState.RUNNING,
             f"a pilot pinned to idle node {node} has not begun {PATIENCE_S:.0f} s after its release",
-            lambda: f"Slurm's reason is {self._reason(pilot)}: see squeue(1), JOB REASON CODES",
+            lambda: f"Slurm's reason is {self._seen(pilot)[1]}: see squeue(1), JOB REASON CODES",
         )
 
     def _main_job(self, node: str, then: Callable[[], object], pilot: str) -> float:
@@ -141,15 +138,15 @@ class Rehearsal:
         job = str(self._submit([*options, *self.main_options, "--wrap=sleep 20"], "a main job", refused, WARNING))
         then()
         took_s = self._wait(
-            lambda: self._state(job) in _BEGUN,
+            lambda: self._seen(job)[0] in _BEGUN,
             f"a main job that wants the pilot's node has not begun after {PATIENCE_S:.0f} s ({self._settings()})",
-            lambda: f"Slurm's reason is {self._reason(job)}; docs/how-to/admin-slurm.md has what pilots need",
+            lambda: f"Slurm's reason is {self._seen(job)[1]}; docs/how-to/admin-slurm.md has what pilots need",
         )
-        row = self._row(pilot)
-        if row is not None and job_state(row.state) in (SlurmState.RUNNING, SlurmState.SUSPENDED):
+        state, _ = self._seen(pilot)
+        if state in (SlurmState.RUNNING, SlurmState.SUSPENDED):
             raise NotPlayed(
                 Finding.error(
-                    f"the pilot is {row.state.lower()} while a main job runs on its node ({self._settings()})",
+                    f"the pilot is {state} while a main job runs on its node ({self._settings()})",
                     f"set PreemptMode=REQUEUE and OverSubscribe=NO on partition {self.harvest.partition}",
                 )
             )
@@ -178,17 +175,11 @@ class Rehearsal:
         where = f"no node that {self.harvest.partition} shares with a main partition is idle now"
         raise NotPlayed(Finding.warning(f"not tried: {where}", "try again when sinfo shows one"))
 
-    def _row(self, job: str) -> TaskRecord | None:
-        rows = self._queries.array(int(job.partition("_")[0]))
-        return next((row for row in rows if "_" not in job or int(job.partition("_")[2]) in row.tasks), None)
-
-    def _state(self, job: str) -> SlurmState | None:
-        row = self._row(job)
-        return None if row is None else job_state(row.state)
-
-    def _reason(self, job: str) -> str:
-        row = self._row(job)
-        return "none" if row is None else row.reason or row.state
+    def _seen(self, job: str) -> tuple[SlurmState | None, str]:
+        """A job's state, and Slurm's word for why."""
+        array, _, task = job.partition("_")
+        rows = [row for row in self._queries.array(int(array)) if not task or int(task) in row.tasks]
+        return (job_state(rows[0].state), rows[0].reason or rows[0].state) if rows else (None, "none")
 
     def _wait(self, condition: Callable[[], bool], what: str, remedy: Callable[[], str] = lambda: "") -> float:
         """Seconds until a condition holds. Raises `NotPlayed`: it does not in time."""

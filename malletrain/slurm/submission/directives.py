@@ -106,13 +106,10 @@ def interpreter(script: bytes, where: str) -> tuple[tuple[str, ...], tuple[str, 
         words = words[2:] if words[1:2] == ["-S"] else words[1:]
     name = words[0].rpartition("/")[2] if words else ""
     before, cr_lf, _ = script.partition(b"\r\n")  # sbatch refuses a script that holds a single such line
-    line = before.count(b"\n") + 1
+    line, size = before.count(b"\n") + 1, len(script)
     faults = (
         (not script.strip(), f"{where}: the script is empty"),
-        (
-            len(script) > MAX_SCRIPT_BYTES,
-            f"{where}: the script has {len(script)} bytes; Slurm takes {MAX_SCRIPT_BYTES}",
-        ),
+        (size > MAX_SCRIPT_BYTES, f"{where}: the script has {size} bytes; Slurm takes {MAX_SCRIPT_BYTES}"),
         (b"\0" in script, f"{where}: the script holds a NUL byte: it is no shell script"),
         (cr_lf, f"{where}:{line}: lines end in CR LF; convert the script with dos2unix"),
         (not first.startswith("#!"), f"{where}:1: the first line must name the shell, as #!/bin/bash"),

@@ -56,14 +56,11 @@ ALLOWED: dict[str, Option] = {
         Option("check", Use.OURS, help="'SCRIPT ARGUMENTS' to check here first; by default during the job"),
         Option("curve", Use.OURS, help="measured throughput, NODES:SAMPLES_PER_S,..."),
         Option(
-            "dependency",
-            Use.OURS,
-            short="d",
-            help="your malleable jobs to wait for: afterok:3 (after, afterany, afternotok)",
+            "dependency", Use.OURS, short="d", help="your jobs to wait for: afterok:3 (after, afterany, afternotok)"
         ),
         Option("deadline", Use.OURS, help="when --total-samples must be done, as now+36hours; needs --curve"),
         Option(
-            "elastic", Use.OURS, help="live (in process; default), restart (by checkpoint), tasks (independent items)"
+            "elastic", Use.OURS, help="live (in process; default), restart (by checkpoint), tasks (separate items)"
         ),
         Option("mail-type", Use.OURS, help="BEGIN, END, FAIL, ALL or NONE, where the site sends mail"),
         Option("mail-user", Use.OURS, help="address for mail; by default yours at this site"),
@@ -149,30 +146,12 @@ _INSTEAD = {
 REFUSED = {name: instead for instead, names in _INSTEAD.items() for name in names.split()}
 
 #: One-letter names of refused options, by sbatch(1).
-REFUSED_SHORT = {
-    "a": "array",
-    "b": "begin",
-    "B": "extra-node-info",
-    "c": "cpus-per-task",
-    "F": "nodefile",
-    "G": "gpus",
-    "H": "hold",
-    "i": "input",
-    "I": "immediate",
-    "k": "no-kill",
-    "L": "licenses",
-    "m": "distribution",
-    "M": "clusters",
-    "n": "ntasks",
-    "O": "overcommit",
-    "s": "oversubscribe",
-    "S": "core-spec",
-    "t": "time",
-    "v": "verbose",
-    "w": "nodelist",
-    "W": "wait",
-    "x": "exclude",
-}
+_REFUSED_LETTERS = (
+    "a=array b=begin B=extra-node-info c=cpus-per-task F=nodefile G=gpus H=hold i=input I=immediate k=no-kill "
+    "L=licenses m=distribution M=clusters n=ntasks O=overcommit s=oversubscribe S=core-spec t=time v=verbose "
+    "w=nodelist W=wait x=exclude"
+)
+REFUSED_SHORT = {pair[0]: pair[2:] for pair in _REFUSED_LETTERS.split()}
 
 SHORT = {option.short: option.name for option in ALLOWED.values() if option.short}
 
