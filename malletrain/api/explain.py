@@ -2,7 +2,6 @@
 ever stood in a main job's way. Pure."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 
 from malletrain.api.roles import NotFound
 from malletrain.api.visibility import Visibility
@@ -18,7 +17,7 @@ from malletrain.domain.decision import (
     StartPilot,
     TopUp,
 )
-from malletrain.domain.event import Event
+from malletrain.domain.event import Event, utc
 from malletrain.domain.job import JobView
 from malletrain.domain.snapshot import SlurmJob, Snapshot
 from malletrain.loop.trackers.main_jobs import MainJobDelay, head_of
@@ -207,9 +206,8 @@ def _meeting(event: Event, shown: _Shown) -> Iterator[str]:
             if meeting.put_off:
                 said = f"it runs on {event.node} and others, after Slurm had put it off"
             elif meeting.waited_for:
-                said = (
-                    f"it runs on {event.node}, and had waited behind {shown.words(f'main job {meeting.waited_for}')}"
-                )
+                front = shown.words(f"main job {meeting.waited_for}")
+                said = f"it runs on {event.node}, and had waited behind {front}"
             else:
                 at, begun = event.at if meeting.left_at is None else meeting.left_at, meeting.started_at
                 began = ", which it has then" if begun is None else f", which it has since {utc(begun)}"
@@ -271,10 +269,8 @@ def describe_action(action: Action) -> str:
         case StartPilot():
             what = f"start   {action.pilot} of job {action.job_id} on {action.node} for {action.limit_s:.0f} s"
         case LeavePilot():
-            what = (
-                f"leave   {action.pilot} of job {action.job_id} from {action.node} by {utc(action.deadline)} "
-                f"({action.cause.value})"
-            )
+            by = f"by {utc(action.deadline)} ({action.cause.value})"
+            what = f"leave   {action.pilot} of job {action.job_id} from {action.node} {by}"
         case CutLimit():
             what = f"cut     {action.pilot} of job {action.job_id} on {action.node} to end by {utc(action.ends_at)}"
         case RecyclePilot():
@@ -285,8 +281,3 @@ def describe_action(action: Action) -> str:
         case TopUp():
             what = f"top up  job {action.job_id} by {action.tasks} held tasks"
     return f"{what}: {action.reason}"
-
-
-def utc(at: float) -> str:
-    """Unix seconds as people write them, in UTC."""
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import ClassVar
 
 from malletrain.domain.decision import SPARSE, Action
@@ -492,3 +493,8 @@ class Event:
     def kind(self) -> str:
         """That of a class in `FACTS`, unless a newer release wrote the event."""
         return self.payload.kind
+
+
+def utc(at: float) -> str:
+    """Unix seconds as people write them, in UTC."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

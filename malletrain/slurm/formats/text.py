@@ -7,12 +7,12 @@ free text comes last in every record but a job's, and nothing that decides reads
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
 from malletrain.domain.errors import InvalidInput
+from malletrain.domain.event import utc
 from malletrain.domain.snapshot import Reservation
 from malletrain.slurm.formats import hostlist, scalars
 from malletrain.slurm.formats.records import JOB_TEXTS, JOB_TIMES, JobRecord, NodeRecord, identity
@@ -24,7 +24,7 @@ _NEXT_KEY = re.compile(r"\s+[A-Z][\w/:&-]*=")
 _TASK_ERROR = re.compile(r"(?<![0-9_])(\d+)_(?:(\d+)|\[([0-9,\-]+)\]): ([^;\n]*)")
 
 _STATE = re.compile(r" State=(\S+)")
-_SET_AT = re.compile(r"@(\d{1,11})\]$")  # in Unix seconds, since the daemon asks for times so
+_SET_AT = re.compile(r"(?<=@)\d{1,11}(?=\]$)")  # in Unix seconds, since the daemon asks for times so
 
 #: Text that Slurm prints, with exit status 0, where there is nothing to show.
 _NOTHING = ("No reservations in the system", "No nodes in the system", "No jobs in the system")
@@ -96,12 +96,8 @@ def _node(record: str) -> NodeRecord:
         gres=word(record, "Gres"),
         features=_names(word(record, "ActiveFeatures") or word(record, "AvailableFeatures")),
         weight=scalars.number(word(record, "Weight"), 1),
-        reason=_SET_AT.sub(_time, phrase(record, "Reason")) if " Reason=" in record else "",
+        reason=_SET_AT.sub(lambda at: utc(int(at[0])), phrase(record, "Reason")) if " Reason=" in record else "",
     )
-
-
-def _time(found: re.Match[str]) -> str:
-    return time.strftime("@%Y-%m-%dT%H:%M:%SZ]", time.gmtime(int(found[1])))
 
 
 def jobs(text: str) -> list[JobRecord]:
