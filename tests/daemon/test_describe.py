@@ -59,7 +59,7 @@ def test_a_pilot_that_has_no_node_is_not_said_to_be_on_one() -> None:
     world.submit(job(1))
     waits = Pilot("12_3", 1, PilotPhase.RELEASED, 0.0)
     view = replace(world.loop.views[1], pilots={waits.id: waits})
-    assert "  nodes: no node (12_3, released); 0 tasks wait for a hole" in explain("1", {1: view}, None, None, ())
+    assert any(says(line, "no node (12_3, released)") for line in explain("1", {1: view}, None, None, ()))
 
 
 def test_nothing_to_do_is_said() -> None:

@@ -49,7 +49,9 @@ def setup(users: str, conf: Path | None, undo: bool, for_real: bool, **names: st
     if names["nodes"] == "ALL":
         names["nodes"] = site_setup.without_costly_nodes(facts)
     wanted = Wanted(**names, users=tuple(filter(None, users.split(","))))
-    file = conf or _slurm_conf(commands)
+    if not (conf or facts.words.get("SLURM_CONF")):
+        raise InvalidInput("slurm.conf", "`scontrol show config` does not say where it is: give --conf")
+    file = conf or Path(facts.words["SLURM_CONF"])
     known = _accounts(commands, wanted.account) if facts.accounting else Accounts()
     lines = list(_undoing(wanted, facts, file, known) if undo else _doing(wanted, facts, file, known))
     if not lines:
@@ -115,14 +117,6 @@ def _edit(file: Path, old: str, new: str) -> Iterator[str]:
     yield "MALLETRAIN"
     yield "# Slurm reads it; copy it to the nodes before, unless slurmd gets it from slurmctld"
     yield "scontrol reconfigure"
-
-
-def _slurm_conf(commands: Commands) -> Path:
-    for line in commands.ask(["scontrol", "show", "config"]).splitlines():
-        key, _, value = line.partition("=")
-        if key.strip() == "SLURM_CONF":
-            return Path(value.strip())
-    raise InvalidInput("slurm.conf", "`scontrol show config` does not say where it is: give --conf")
 
 
 def _accounts(commands: Commands, account: str) -> Accounts:

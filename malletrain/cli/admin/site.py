@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,9 @@ def doctor(config_file: Path | None, as_text: bool, tries: bool, main: str) -> N
     config = configuration.load_or_defaults(config_file)
     slurm = config.slurm
     harvest = Harvest(slurm.partition, slurm.account, slurm.qos, max_nodes=config.pilot.max_nodes)
-    uid = _daemons_user(config)
+    uid, python = _daemons_user(config), ""
+    with suppress(WireError):  # what client.toml names for pilots
+        python = address.of_site(os.environ).python
     found = site_doctor.examine(
         _commands(config),
         harvest,
@@ -97,7 +100,7 @@ def doctor(config_file: Path | None, as_text: bool, tries: bool, main: str) -> N
         _charging(config),
         *room_for_journal(config),
         *reserve_findings(_commands(config), config),
-        *python_findings(_commands(config), harvest, _sites_python()),
+        *python_findings(_commands(config), harvest, python),
         *network_findings(config),
         *(Finding(Level.WARNING, gone) for gone in config.gone),
     )
@@ -150,26 +153,18 @@ def _charging(config: Config) -> Finding:
     return Finding(Level.WARNING, f"{said}: rules by account bind all jobs alike", remedy)
 
 
-def _sites_python() -> str:
-    """The Python that client.toml names for pilots; "" where it names none or cannot be read."""
-    try:
-        return address.of_site(os.environ).python
-    except WireError:
-        return ""
-
-
 def room_for_journal(config: Config) -> Iterator[Finding]:
     """Whether the journal has room, where this machine has its folder."""
     try:
         free_mb, least = shutil.disk_usage(Path(config.store.path).parent).free / 1e6, config.store.min_free_mb
     except OSError:
         return
-    said = f"{free_mb:.0f} MB are free for the journal"
-    if free_mb < least:
-        remedy = f"make room on the file system of {config.store.path}"
-        yield Finding(Level.ERROR, f"{said}, below {least} (store.min_free_mb): nothing new starts", remedy)
-    else:
-        yield Finding(Level.OK, said)
+    said, remedy = (
+        f"{free_mb:.0f} MB are free for the journal",
+        f"make room on the file system of {config.store.path}",
+    )
+    few = f"{said}, below {least} (store.min_free_mb): nothing new starts"
+    yield Finding.error(few, remedy) if free_mb < least else Finding.ok(said)
 
 
 def as_json(value: Any) -> Any:

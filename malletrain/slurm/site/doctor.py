@@ -94,10 +94,8 @@ def examine(
 
 def _release(facts: SiteFacts) -> Iterator[Finding]:
     said = f"Slurm {facts.version}, cluster {facts.cluster}"
-    if facts.release >= OLDEST_RELEASE:
-        yield Finding.ok(said)
-    else:
-        yield Finding.error(f"{said}: not a release that is supported", "upgrade to 20.11 or later")
+    old = Finding.error(f"{said}: not a release that is supported", "upgrade to 20.11 or later")
+    yield Finding.ok(said) if facts.release >= OLDEST_RELEASE else old
 
 
 def _partition(facts: SiteFacts, harvest: Harvest, max_pilot_s: float) -> Iterator[Finding]:
@@ -329,14 +327,9 @@ def _headroom(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterato
     most = held_task_limits.limits_of(facts.words).max_job_count
     share = known / max(1, most)
     said = f"{known} of at most {most} jobs (MaxJobCount)"
-    if share > 0.8:
-        yield Finding(
-            ERROR if share > 0.95 else WARNING,
-            f"{said}: held pilots count too, and main users' submissions would be refused",
-            "raise MaxJobCount in slurm.conf",
-        )
-    else:
-        yield Finding.ok(said)
+    full = f"{said}: held pilots count too, and main users' submissions would be refused"
+    near = Finding(ERROR if share > 0.95 else WARNING, full, "raise MaxJobCount in slurm.conf")
+    yield near if share > 0.8 else Finding.ok(said)
 
 
 def _arrays(facts: SiteFacts) -> Iterator[Finding]:
