@@ -159,10 +159,8 @@ def room_for_journal(config: Config) -> Iterator[Finding]:
         free_mb, least = shutil.disk_usage(Path(config.store.path).parent).free / 1e6, config.store.min_free_mb
     except OSError:
         return
-    said, remedy = (
-        f"{free_mb:.0f} MB are free for the journal",
-        f"make room on the file system of {config.store.path}",
-    )
+    said = f"{free_mb:.0f} MB are free for the journal"
+    remedy = f"make room on the file system of {config.store.path}"
     few = f"{said}, below {least} (store.min_free_mb): nothing new starts"
     yield Finding.error(few, remedy) if free_mb < least else Finding.ok(said)
 
