@@ -80,11 +80,11 @@ class TokenBuckets:
 
     def is_strained(self, key: str) -> bool:
         """Whether more than half of the burst is used up."""
-        return self._level(key) < self._burst / 2
+        return self._level(key, self._clock.elapsed()) < self._burst / 2
 
     def is_empty(self, key: str) -> bool:
         """Whether nothing is left."""
-        return self._level(key) < 1
+        return self._level(key, self._clock.elapsed()) < 1
 
     def charge(self, key: str, tokens: float) -> None:
         """Take tokens that are spent already, though the bucket may not have them: it owes them then."""
@@ -94,16 +94,16 @@ class TokenBuckets:
         """Take one token; returns whether there was one."""
         return self._take(key, 1.0, owes=False)
 
-    def _level(self, key: str) -> float:
-        now = self._clock.elapsed()
+    def _level(self, key: str, now: float) -> float:
         level, then = self._levels.get(key, (self._burst, now))
         return min(self._burst, level + (now - then) * self._rate)
 
     def _take(self, key: str, tokens: float, *, owes: bool) -> bool:
+        now = self._clock.elapsed()
         with self._lock:
-            level = self._level(key)
+            level = self._level(key, now)
             has = owes or level >= tokens
-            self._levels[key] = (level - tokens if has else level, self._clock.elapsed())
+            self._levels[key] = (level - tokens if has else level, now)
             self._levels.move_to_end(key)
             if len(self._levels) > self._keys:
                 self._levels.popitem(last=False)
