@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,9 @@ import tests.kernels  # noqa: F401  before what loads NumPy
 pytest_plugins = ["tests.slurm_fixtures"]  # lab, lab_factory, lab_directory: real Slurm
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+#: What turns by date, such as samples of long tables, is the same in all workers, and again where this is set.
+os.environ.setdefault("MALLETRAIN_DAY", str(date.today().toordinal()))
 
 settings.register_profile(
     "ci", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True

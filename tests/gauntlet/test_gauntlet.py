@@ -1,0 +1,110 @@
+"""`malletrain doctor` and a pilot on real labs, each with one trait of Slurm's sites (`traits`): each day a sample,
+nightly all."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shlex
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from malletrain.daemon.site_watch import SiteWatch
+from malletrain.domain.errors import MalletrainError
+from malletrain.slurm.command import Commands
+from malletrain.slurm.site import doctor, rehearsal, site_facts
+from malletrain.slurm.site.rehearsal import Rehearsal
+from malletrain.slurm.site.site_facts import Finding, Level
+from malletrain.slurm.submission.sbatch import PILOT_OPTIONS
+from scripts.lab import Lab
+from tests.gauntlet.traits import HARVESTED, MAIN_REFUSED, NOT_TRIED, TRAITS, Trait
+from tests.slurm.test_authority import HARVEST, accounted
+
+__all__ = ["accounted"]
+
+pytestmark = pytest.mark.slurm
+
+#: How many are played in a run that is not the nightly one.
+SAMPLE = 6
+
+DAY = int(os.environ["MALLETRAIN_DAY"])
+
+
+def sampled(index: int) -> bool:
+    """Whether a trait is of today's sample: each day the next ones."""
+    return (index - DAY * SAMPLE) % len(TRAITS) < SAMPLE
+
+
+def release_of(lab: Lab) -> tuple[int, int]:
+    words = lab.run(["scontrol", "--version"]).stdout.split()
+    major, minor, *_ = words[-1].split(".")
+    return int(major), int(minor)
+
+
+def examine(commands: Commands) -> list[Finding]:
+    return list(doctor.examine(commands, HARVEST, time.time, user="malletrain"))
+
+
+@contextmanager
+def having(lab: Lab, trait: Trait, folder: Path) -> Iterator[Commands]:
+    """The lab with the trait, and how its commands are called there."""
+    cluster = lab.run(["scontrol", "show", "config"]).stdout.partition("ClusterName")[2].split()[1]
+    path = lab.env["PATH"]
+    for name, text in trait.programs.items():
+        real = shutil.which(name, path=path)
+        (folder / name).write_text(text.replace("{real}", str(real)).replace("{cluster}", cluster))
+        (folder / name).chmod(0o755)
+    try:
+        with lab.changed(trait.change, restart=trait.restart):
+            try:
+                for command in trait.setup:
+                    lab.run(shlex.split(command.replace("{cluster}", cluster)))
+                yield Commands({**lab.env, **trait.environment, "PATH": f"{folder}:{path}"}, timeout_s=30.0)
+            finally:
+                for command in trait.undo:
+                    lab.run(shlex.split(command))
+    finally:
+        assert lab.run(["squeue", "-h", "-r", "-t", "PD,R,CG,S"]).stdout == ""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if sampled(i) else pytest.mark.nightly) for i, n in enumerate(TRAITS)],
+)
+def test_a_trait_of_sites(accounted: Lab, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trait, lab = TRAITS[name], accounted
+    if not trait.since <= release_of(lab) < trait.until:
+        pytest.skip(f"no such thing in Slurm {release_of(lab)}")
+    usual = {finding.what for finding in examine(Commands(lab.env))}
+    monkeypatch.setattr(rehearsal, "PATIENCE_S", 60.0 if trait.tried == HARVESTED else 15.0)
+    with having(lab, trait, tmp_path) as commands:
+        new = [f for f in examine(commands) if f.what not in usual and (f.level is not Level.OK or trait.says in f.what)]
+        if trait.says:
+            (finding,) = [f for f in new if trait.says in f.what]
+            assert finding.level is trait.level
+            assert trait.remedy in finding.remedy
+        assert [f for f in new if not trait.says or trait.says not in f.what] == []
+
+        facts = site_facts.read(commands)
+        if trait.refused:
+            with pytest.raises(MalletrainError, match=trait.says):
+                SiteWatch(commands, HARVEST, facts, time.monotonic).refuse_unfit()
+        else:
+            SiteWatch(commands, HARVEST, replace(facts, sees_all=True), time.monotonic).refuse_unfit()
+
+        options = (*PILOT_OPTIONS, *trait.pilot)
+        uid = pwd.getpwnam("malletrain").pw_uid
+        *_, last = found = list(Rehearsal(commands, facts, HARVEST, ["-p", "batch"], options, uid).findings())
+        if trait.tried == HARVESTED:
+            assert [f.level for f in found if f.level is Level.ERROR] == [], found
+            assert len(found) == 3, found
+        else:
+            assert trait.tried in last.what
+            assert last.level is (Level.WARNING if trait.tried in (NOT_TRIED, MAIN_REFUSED) else Level.ERROR)
+            assert last.remedy
