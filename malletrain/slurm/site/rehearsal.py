@@ -24,7 +24,7 @@ from malletrain.slurm.queries import Queries
 from malletrain.slurm.site.site_facts import ERROR, WARNING, Finding, Harvest, Level, SiteFacts
 from malletrain.slurm.submission.sbatch import PILOT_OPTIONS, BatchRequest
 from malletrain.wire.munge import user_name
-from malletrain.wire.sbatch_answer import job_id
+from malletrain.wire.sbatch_answer import job_id, likely_job_id
 
 #: Seconds. slurmctld's main scheduler runs once a minute at least (sched_interval, slurm.conf(5)).
 PATIENCE_S = 90.0
@@ -82,7 +82,9 @@ class Rehearsal:
 
     def _scenes(self) -> Iterator[Finding]:
         node = self._node = self._idle_node()
-        array = self._submit(self._pilot(), "a pilot", "see what is said of the harvest partition above", ERROR)
+        as_owner = [] if self.uid == os.getuid() else ["runuser", "-u", user_name(self.uid), "--"]  # root may do more
+        above = "see what is said of the harvest partition above, or give pilots the option that is asked for "
+        array = self._submit(self._pilot(), "a pilot", above + "(pilot.sbatch)", ERROR, as_owner)
         begun_s = self._start(f"{array}_0", node)
         yield Finding.ok(f"tried on {node}: a pilot began {begun_s:.1f} s after its release")
         alone_s = self._main_job(node, lambda: None, f"{array}_0")
@@ -110,12 +112,13 @@ class Rehearsal:
         request = BatchRequest(self.name, 1, 1, self.harvest.partition, "/", b"", tasks=2, qos=self.harvest.qos)
         request = replace(request, account=self.harvest.account, pilot_options=tuple(self.pilot_options))
         options = [f"--{name}" + (f"={value}" if value else "") for name, value in request.lines("rehearsal")]
-        owner = [] if self.uid == os.getuid() else [f"--uid={self.uid}"]
-        return [*options, f"--time={_LIMIT_MIN}", *owner, "--wrap=exec srun --ntasks=1 sleep 600"]
+        return [*options, f"--time={_LIMIT_MIN}", "--wrap=exec srun --ntasks=1 sleep 600"]
 
-    def _submit(self, options: Sequence[str], what: str, remedy: str, level: Level) -> int:
-        answer = self.commands.run(["sbatch", "--parsable", "--output=/dev/null", *options])
-        number = job_id(answer.output)
+    def _submit(
+        self, options: Sequence[str], what: str, remedy: str, level: Level, runner: Sequence[str] = ()
+    ) -> int:
+        answer = self.commands.run([*runner, "sbatch", "--parsable", "--output=/dev/null", *options])
+        number = job_id(answer.output) or likely_job_id(answer.output)
         if not answer.ok or number is None:
             raise NotPlayed(Finding(level, f"sbatch refuses {what}: {answer.error or answer.output[:200]}", remedy))
         return number
@@ -168,8 +171,11 @@ class Rehearsal:
     def _idle_node(self) -> str:
         mains = self.facts.main_partitions(self.harvest.partition)
         snapshot, shared = self._cluster.snapshot(), frozenset[str]().union(*(each.nodes for each in mains))
+        reserved = {
+            n for each in snapshot.reservations for n in each.nodes if each.start < snapshot.taken_at + 3600.0
+        }
         for node in snapshot.nodes:  # (one that is planned is a waiting job's)
-            idle = node.state is NodeState.IDLE and snapshot.is_free(node.name)
+            idle = node.state is NodeState.IDLE and snapshot.is_free(node.name) and node.name not in reserved
             if idle and self.harvest.partition in node.partitions and node.name in shared:
                 return node.name
         where = f"no node that {self.harvest.partition} shares with a main partition is idle now"
