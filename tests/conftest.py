@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from datetime import date
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ pytest_plugins = ["tests.slurm_fixtures"]  # lab, lab_factory, lab_directory: re
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 #: What turns by date, such as samples of long tables, is the same in all workers, and again where this is set.
-os.environ.setdefault("MALLETRAIN_DAY", str(date.today().toordinal()))
+os.environ.setdefault("MALLETRAIN_DAY", str(int(time.time() // 86400)))
 
 settings.register_profile(
     "ci", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True

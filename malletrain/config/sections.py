@@ -9,6 +9,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, field_validator
 
+#: What a site's submit filter may ask of each pilot (slurm/submission/sbatch.py, SITE_OPTIONS).
+PILOT_OPTION = (
+    r"^--(exclusive|mem=\w+|time=1|(cpus-per-task|hint|mail-user|mcs-label|ntasks-per-node|wckey)=[\w@.:+-]+)$"
+)
+
 
 def _word(value: str) -> str:
     """A name that goes into Slurm commands: nothing that a shell, a list or an option parser would misread."""
@@ -137,8 +142,8 @@ class PilotSection(Section):
     """Seconds from a pilot's end to the next planned job; `auto`: by Slurm's settings, and measured."""
     leave_patience_s: Annotated[float, Field(ge=1, le=120)] = 10.0
     """Seconds that a worker has to save and leave before it is killed."""
-    sbatch: list[Literal["--exclusive", "--mem=0", "--time=1"]] = ["--exclusive", "--mem=0", "--time=1"]
-    """Remove what your submit filter rejects."""
+    sbatch: list[Annotated[str, Field(pattern=PILOT_OPTION)]] = ["--exclusive", "--mem=0", "--time=1"]
+    """Remove what your submit filter rejects; add what it asks for, as `--wckey=harvest`."""
 
 
 class LoopSection(Section):

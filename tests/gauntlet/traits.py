@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from malletrain.slurm.site.site_facts import ERROR, OK, WARNING, Level
-from scripts.lab import Change
+from scripts.lab import Change, LabConfig
 
 #: A pilot begins, a main job takes its node from it without the daemon and with it.
 HARVESTED = "began, was preempted, gave way"
@@ -23,15 +23,32 @@ MAIN_REFUSED = "sbatch refuses a main job"
 
 
 @dataclass(frozen=True)
+class NamedNodes(LabConfig):
+    """A lab whose nodes have these names."""
+
+    names: tuple[str, ...] = ()
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        return self.names
+
+
+ACCOUNTED = LabConfig(nodes=4, users=True, accounting=True)
+PLAIN = LabConfig(nodes=4, users=True)
+_NAMES = ("frodo", "n9", "n10", "r1c2", "r1c10", "gpu-a100-01-ib", "c1.example.org", "x01", "x100")
+NAMED = NamedNodes(nodes=len(_NAMES), users=True, names=_NAMES)
+
+
+@dataclass(frozen=True)
 class Trait:
     """What a site has, and what is expected there.
 
     `says` are words of the finding of `doctor` that a sound site does not have ("" for none), with its level and a
     part of its remedy; `tried`, of the last one of `doctor --try`. `refused`: the daemon does not start. `setup` are
-    commands before the change, `then` after it, `undo` at the end (reservations go and nodes come back by themselves);
+    commands before the change, `then` after it, `undo` at the end (reservations and states of nodes need none);
     `{cluster}` is the cluster's name. `programs` come first in PATH, `{real}` is the program that each stands before.
     `pilot`: what the site's malletrain.toml adds to pilot.sbatch; `main`: options of `doctor --main`. `since`: the
-    first of Slurm's releases that knows it.
+    first of Slurm's releases that knows it; `lab`: on which it is played.
     """
 
     site: str
@@ -50,6 +67,7 @@ class Trait:
     pilot: tuple[str, ...] = ()
     main: tuple[str, ...] = ()
     since: tuple[int, int] = (22, 5)
+    lab: LabConfig = ACCOUNTED
 
 
 def settings(**words: str) -> Change:
@@ -660,11 +678,6 @@ OTHERS = {
             "StartTime=now+3hours Duration=60 Flags=ANY_NODES",
         ),
     ),
-    "no_grouping": Trait(
-        "users without a default account",
-        setup=(sacctmgr("modify user bob set defaultaccount=harvest"),),
-        undo=(sacctmgr("modify user bob set defaultaccount=main"),),
-    ),
     "federation": Trait(
         "a federation",
         says="the cluster is in federation union",
@@ -676,4 +689,30 @@ OTHERS = {
     ),
 }
 
-TRAITS: Mapping[str, Trait] = {**PREEMPTION, **SIZES, **GATES, **FILTERS, **OTHERS}
+#: What nodes are called.
+NAMES = {
+    "name_without_number": Trait("a node without a number", harvest(Nodes="frodo"), lab=NAMED),
+    "names_unpadded": Trait("n9, n10", harvest(Nodes="n[9-10]"), lab=NAMED),
+    "names_outgrown": Trait("x01, x100: padding outgrown", harvest(Nodes="x01,x100"), lab=NAMED),
+    "names_of_racks": Trait("r1c2, r1c10: two numbers", harvest(Nodes="r1c2,r1c10"), lab=NAMED),
+    "name_with_suffix": Trait("gpu-a100-01-ib: hyphens, a suffix", harvest(Nodes="gpu-a100-01-ib"), lab=NAMED),
+    "name_with_domain": Trait("c1.example.org: a domain", harvest(Nodes="c1.example.org"), lab=NAMED),
+}
+
+#: Other clusters.
+CLUSTERS = {
+    "no_slurmdbd": Trait(
+        "no slurmdbd", says="without accounting (slurmdbd)", level=WARNING, remedy="malletraind --user", lab=PLAIN
+    ),
+    "cloud": Trait(
+        "cloud nodes that are off",
+        says="4 nodes of harvest are of a cloud or powered down when idle",
+        level=ERROR,
+        remedy="pool.include",
+        tried=NOT_TRIED,
+        lab=LabConfig(nodes=4, users=True, controller_only=True),
+    ),
+    "gpus": Trait("GPUs (GresTypes=gpu)", lab=LabConfig(nodes=4, users=True, gpus=2)),
+}
+
+TRAITS: Mapping[str, Trait] = {**NAMES, **CLUSTERS, **PREEMPTION, **SIZES, **GATES, **FILTERS, **OTHERS}

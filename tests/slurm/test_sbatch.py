@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import cast
@@ -245,6 +246,16 @@ def test_dependencies_and_output_files_are_announced() -> None:
     plain = ask(b"#!/bin/bash\n#SBATCH -N 1-4\n")
     assert "after" not in plain.announcement()
     assert plain.announcement()["output"] == [f"{plain.chdir}/slurm-%A_%a.out"]
+
+
+def test_what_a_sites_filter_asks_for_is_added_and_its_owners_word_counts() -> None:
+    asked = ask(b"#!/bin/bash\n#SBATCH -N 1-2 --wckey=mine\n")
+    assert lines(asked)["mem"] == "0"
+    site = replace(asked, pilot_options=("--exclusive", "--mem=32000", "--wckey=site", "--mcs-label=a"))
+    found = lines(site)
+    assert (found["mem"], found["wckey"], found["mcs-label"]) == ("32000", "mine", "a")
+    assert "exclusive" in found
+    assert "time" not in found
 
 
 def test_mail_is_announced_in_slurms_words() -> None:

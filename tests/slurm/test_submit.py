@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from malletrain.config import ConfigError, parse
 from malletrain.slurm.command import Commands
-from malletrain.slurm.submission.sbatch import BatchRequest
-from malletrain.slurm.submission.submit import SubmissionRefused, Submitter, set_aside
+from malletrain.slurm.submission.sbatch import SITE_OPTIONS, BatchRequest
+from malletrain.slurm.submission.submit import SubmissionRefused, Submitter, as_the_site_submits, set_aside
 from malletrain.wire.address import Address
 from malletrain.wire.daemon import DaemonClient
 from malletrain.wire.http import DaemonRefused
@@ -52,6 +54,25 @@ def test_more_tasks_that_the_daemon_does_not_take(
         Submitter(Refusing(), Commands(), os.environ, print).add_tasks(7, request)
     assert says(refused.value, "ended;", *became)
     assert says(refused.value, "scancel") == ("41" in became[0])
+
+
+class Site(Refusing):
+    def __init__(self, sbatch: str) -> None:
+        super().__init__()
+        self.sbatch = sbatch
+
+    def site(self) -> dict[str, str]:
+        return {"sbatch": self.sbatch}
+
+
+@pytest.mark.parametrize("name", ["output", "wckey", "uid", "nodelist", "mem", "chdir", "hint", "reservation"])
+def test_a_site_may_add_what_its_configuration_takes_and_a_daemon_no_more(name: str) -> None:
+    request = BatchRequest("small", 1, 2, "harvest", "/", b"#!/bin/sh\ntrue\n")
+    may = name in SITE_OPTIONS
+    with nullcontext() if may else pytest.raises(SubmissionRefused, match=f"--{name}=7"):
+        assert as_the_site_submits(Site(f"--exclusive --{name}=7"), request).pilot_options[-1] == f"--{name}=7"
+    with nullcontext() if may else pytest.raises(ConfigError, match="sbatch"):
+        assert parse(f'[pilot]\nsbatch = ["--{name}=7"]', "f").pilot.sbatch == [f"--{name}=7"]
 
 
 def test_the_state_of_another_job_of_this_number_is_set_aside(tmp_path: Path) -> None:

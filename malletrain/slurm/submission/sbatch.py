@@ -34,8 +34,13 @@ _OF_ANOTHER_JOB = (
 )
 
 
-#: Options of each pilot that a site can leave out (pilot.sbatch), where a submit filter refuses them.
+#: Options of each pilot, unless pilot.sbatch leaves them out, where a submit filter refuses them.
 PILOT_OPTIONS = ("--exclusive", "--mem=0", "--time=1")
+
+#: What else may stand there: nothing that says when, where, how long or as whom a pilot runs, or what it writes.
+SITE_OPTIONS = frozenset(
+    ("cpus-per-task", "exclusive", "hint", "mail-user", "mcs-label", "mem", "ntasks-per-node", "time", "wckey")
+)
 
 #: Exit status of a pilot whose node lacks its Python.
 NO_PYTHON_STATUS = 119
@@ -157,10 +162,10 @@ class BatchRequest:
             ("constraint", self.constraint),
             *((name, value) for name, value in self.passed if name != "comment"),
         ]
-        own = next((value for name, value in self.passed if name == "comment"), "")
+        comment = next((value for name, value in self.passed if name == "comment"), "")
         fixed = [
             # The actuator reads here that the owner announced the task: it takes no listener's word for that.
-            ("comment", "; ".join(filter(None, (comment_of(job), mark, own)))),
+            ("comment", "; ".join(filter(None, (comment_of(job), mark, comment)))),
             ("hold", ""),
             ("array", f"0-{self.tasks - 1}"),
             ("no-requeue", ""),
@@ -171,11 +176,11 @@ class BatchRequest:
             ("mem", "0"),  # all of the node's
             ("open-mode", "append"),  # a recycled task writes the same file again
         ]
-        left_out = set(PILOT_OPTIONS) - set(self.pilot_options)
-        own_lines = [
-            (name, value) for name, value in fixed if f"--{name}" + f"={value}" * bool(value) not in left_out
-        ]
-        return (*((name, value) for name, value in wanted if value), *own_lines)
+        given = {name: value for name, value in wanted if value}
+        of_site = {name: value for name, _, value in (option[2:].partition("=") for option in self.pilot_options)}
+        left_out = {option[2:].partition("=")[0] for option in PILOT_OPTIONS} - of_site.keys()
+        mine = {name: value for name, value in fixed if name not in left_out}
+        return tuple((given | mine | {name: value for name, value in of_site.items() if name not in given}).items())
 
     def _preamble(self, job: int | str, url: str, python: str, version: str, ca: str, mark: str) -> str:
         options = "\n".join(

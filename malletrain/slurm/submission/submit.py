@@ -23,7 +23,7 @@ from malletrain.domain.requirements import Requirements, has_features
 from malletrain.slurm.command import Commands
 from malletrain.slurm.formats import text
 from malletrain.slurm.site import held_task_limits
-from malletrain.slurm.submission.sbatch import BatchRequest, Submission, default_tasks
+from malletrain.slurm.submission.sbatch import SITE_OPTIONS, BatchRequest, Submission, default_tasks
 from malletrain.wire.daemon import DaemonClient
 from malletrain.wire.daemon_url import with_trust
 from malletrain.wire.errors import WireError
@@ -135,9 +135,12 @@ def fit(commands: Commands, request: BatchRequest) -> BatchRequest:
 
 def as_the_site_submits(daemon: DaemonClient, request: BatchRequest) -> BatchRequest:
     """The request with the options that the site gives pilots (pilot.sbatch). Raises `WireError`: the daemon does not
-    answer."""
+    answer; `SubmissionRefused`: it asks for others than a site may."""
     wanted = daemon.site().get("sbatch")  # of an earlier release: none
-    return request if wanted is None else replace(request, pilot_options=tuple(wanted.split()))
+    options = request.pilot_options if wanted is None else tuple(wanted.split())
+    if foreign := [option for option in options if option[2:].partition("=")[0] not in SITE_OPTIONS]:
+        raise SubmissionRefused(f"the daemon asks for {' '.join(foreign)} (pilot.sbatch): no site may set this")
+    return replace(request, pilot_options=options)
 
 
 @dataclass(frozen=True, slots=True)
