@@ -19,6 +19,7 @@ NOT_BEGUN = "has not begun"
 NOT_PREEMPTED = "a main job that wants the pilot's node has not begun"
 SUSPENDED = "the pilot is suspended"
 NOT_TRIED = "not tried"
+NOT_PLAYED = ""  #: a pilot would leave the lab without nodes
 MAIN_REFUSED = "sbatch refuses a main job"
 
 
@@ -383,6 +384,7 @@ SIZES = {
         "partition harvest has PowerDownOnIdle=YES",
         ERROR,
         "PowerDownOnIdle=NO",
+        NOT_PLAYED,
         since=(23, 2),
     ),
 }
