@@ -26,6 +26,9 @@ SYSTEM_FILE = Path("/etc/malletrain/malletrain.toml")
 #: A table that `malletrain replay` alone reads.
 REPLAY_TABLE = "replay"
 
+#: The member of a union that pydantic tried, in the place of a fault.
+_UNION_MEMBER = re.compile(r"literal\[|constrained-|function-|(?:float|int)$")
+
 
 class ConfigError(Exception):
     """The configuration cannot be used. `faults` names everything that is wrong with it."""
@@ -151,7 +154,7 @@ def faults_of(error: ValidationError, place: Callable[[Sequence[str]], str]) -> 
     words: dict[tuple[str, ...], list[str]] = {}
     for detail in error.errors(include_url=False):
         # Beside keys and indices a location names the member of a union that was tried: leave those out.
-        path = tuple(str(part) for part in detail["loc"] if not _is_union_member(part))
+        path = tuple(str(part) for part in detail["loc"] if not _UNION_MEMBER.match(str(part)))
         what = detail["msg"].removeprefix("Value error, ")
         if detail["type"] == "extra_forbidden":
             what = _unknown(tuple(part for part in path if not part.isdigit()))
@@ -161,12 +164,6 @@ def faults_of(error: ValidationError, place: Callable[[Sequence[str]], str]) -> 
             what += f" (given: {detail['input']!r:.60})"
         words.setdefault(path, []).append(what)
     return [f"{place(path)}{'.'.join(path)}: {', or '.join(dict.fromkeys(said))}" for path, said in words.items()]
-
-
-def _is_union_member(part: str | int) -> bool:
-    return isinstance(part, str) and (
-        part.startswith(("literal[", "constrained-", "function-")) or part in ("float", "int")
-    )
 
 
 def _unknown(keys: tuple[str, ...]) -> str:

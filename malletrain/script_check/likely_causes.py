@@ -119,19 +119,16 @@ def _own_sum(node: ast.AST, _: frozenset[str]) -> bool:
     if not isinstance(node, ast.Call | ast.BinOp):
         return False
     if isinstance(node, ast.BinOp):
-        return isinstance(node.op, ast.Mult | ast.Div) and any(
-            called_name(each) == "len" for each in (node.left, node.right, *_factors(node.left))
+        factors = [node.left, node.right] + (
+            [node.left.left, node.left.right] if isinstance(node.left, ast.BinOp) else []
         )
+        return isinstance(node.op, ast.Mult | ast.Div) and any(called_name(each) == "len" for each in factors)
     sums = any(
         each.arg == "reduction" and isinstance(each.value, ast.Constant) and each.value.value == "sum"
         for each in node.keywords
     )
     of_each = any(isinstance(each, ast.Constant) and each.value == "none" for each in ast.walk(node.func))
     return sums or (called_name(node) == "sum" and of_each)
-
-
-def _factors(node: ast.AST) -> list[ast.AST]:
-    return [node.left, node.right] if isinstance(node, ast.BinOp) else []
 
 
 def _statistic(node: ast.AST, _: frozenset[str]) -> bool:

@@ -117,7 +117,7 @@ def _jobs(ids: dict[str, JobId], unknown: list[str], where: str, data: Any) -> t
     synchronous: dict[str, Reader] = {"class_rates": _object}
     on_classes: dict[str, Reader] = {"curves": _curves, "current": _object, "min": _object, "spans": _flag}
     readers: dict[str, Reader] = {
-        "sizes": _tuple,
+        "sizes": lambda where, data: tuple(_list(where, data)),
         "throughput": _curve,
         "batches": _batches,
         "synchronous": partial(_made, Synchronous, synchronous, unknown),
@@ -224,10 +224,6 @@ def _list(where: str, data: Any) -> list[Any]:
     if not isinstance(data, list):
         raise InvalidInput(where, f"must be a list, not {type(data).__name__}")
     return data
-
-
-def _tuple(where: str, data: Any) -> tuple[Any, ...]:
-    return tuple(_list(where, data))
 
 
 def _no_constant(name: str) -> float:

@@ -107,16 +107,12 @@ def job_row(job: Any) -> JobRecord | None:
         name=_text(lambda: job.name),
         node_count=max(1, job.num_nodes or 1),
         time_limit_s=60.0 * job.time_limit if isinstance(job.time_limit, int) else None,
-        features=_features(job.constraints),
+        features=job.constraints if isinstance(job.constraints, str) else ",".join(map(str, job.constraints or ())),
         gres=",".join(f"{name}:{count}" for name, count in (job.gres_per_node or {}).items()),
         dependency=_dependency(job.dependencies or {}),
         priority=job.priority or 0,
         memory_mib=int(job.memory_per_node or job.memory_per_cpu or 0),
     )
-
-
-def _features(constraints: object) -> str:
-    return ",".join(map(str, constraints)) if isinstance(constraints, (list, tuple)) else str(constraints or "")
 
 
 def _dependency(found: dict[str, object]) -> str:

@@ -57,7 +57,7 @@ def written(page: str, found: Tables) -> str:
 def markdown(table: dict[str, Any]) -> str:
     columns = table.get("columns") or ["What", "Aim", "Measured", "Command"]
     lines = [columns, *(row if isinstance(row, list) else cells(row) for row in table["rows"])]
-    head, *rest = [f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in line)}|\n" for line in lines]
+    head, *rest = [f"|{'|'.join(line)}|\n" for line in lines]
     return f"{head}{'|---' * len(columns)}|\n{''.join(rest)}"
 
 

@@ -50,13 +50,20 @@ def page() -> str:
 
 
 def _table(rows: Mapping[str, Trait]) -> str:
-    lines = ["| The site has | Doctor says | A pilot |", "|---|---|---|"]
-    for trait in rows.values():
-        level = "" if trait.level is Level.OK else f"{trait.level.value}: "
-        since = "" if trait.since == (22, 5) else f" ({trait.since[0]}.{trait.since[1]:02} and later)"
-        becomes = _BECOMES[trait.tried] + ("; refused" if trait.refused else "")
-        lines.append(f"| {trait.site}{since} | {level}{trait.says} | {becomes} |")
-    return "\n".join(lines) + "\n"
+    plain = [row for row in rows.values() if not row.says and row.tried == traits.HARVESTED]
+    lines = [f"Lives, and nothing is said: {'; '.join(map(_site, plain))}.", ""] if plain else []
+    if len(plain) < len(rows):
+        lines += ["|The site has|Doctor says|A pilot|", "|---|---|---|"]
+    for row in rows.values():
+        if row not in plain:
+            level = "" if row.level is Level.OK else f"{row.level.value}: "
+            becomes = _BECOMES[row.tried] + ("; refused" if row.refused else "")
+            lines.append(f"|{_site(row)}|{level}{row.says}|{becomes}|")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _site(row: Trait) -> str:
+    return row.site + ("" if row.since == (22, 5) else f" ({row.since[0]}.{row.since[1]:02} and later)")
 
 
 if __name__ == "__main__":

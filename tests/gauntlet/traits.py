@@ -49,7 +49,7 @@ class Trait:
     commands before the change, `then` after it, `undo` at the end (reservations and states of nodes need none);
     `{cluster}` is the cluster's name. `programs` come first in PATH, `{real}` is the program that each stands before.
     `pilot`: what the site's malletrain.toml adds to pilot.sbatch; `main`: options of `doctor --main`. `since`: the
-    first of Slurm's releases that knows it; `lab`: on which it is played.
+    first of Slurm's releases that knows it; `lab`: on which it is played; `key`: slurm.key is needed (auth/slurm).
     """
 
     site: str
@@ -69,6 +69,7 @@ class Trait:
     main: tuple[str, ...] = ()
     since: tuple[int, int] = (22, 5)
     lab: LabConfig = ACCOUNTED
+    key: bool = False
 
 
 def settings(**words: str) -> Change:
@@ -453,8 +454,8 @@ GATES = {
         refused=True,
     ),
     "groups": Trait(
-        "AllowGroups of a group that nobody is in",
-        harvest(AllowGroups="tape"),
+        "AllowGroups of a group that nobody is in, EnforcePartLimits=ALL",
+        both(settings(EnforcePartLimits="ALL"), harvest(AllowGroups="tape")),
         "only members of group tape",
         ERROR,
         "AllowGroups=ALL",
@@ -713,6 +714,17 @@ CLUSTERS = {
         remedy="pool.include",
         tried=NOT_TRIED,
         lab=LabConfig(nodes=4, users=True, controller_only=True),
+    ),
+    "auth_slurm": Trait(
+        "AuthType=auth/slurm, no munged",
+        Change(settings={"AuthType": "auth/slurm", "CredType": "auth/slurm", "AuthInfo": None}),
+        "munge does not work here",
+        ERROR,
+        "MalleTrain's own",
+        restart=True,
+        key=True,
+        since=(23, 11),
+        lab=PLAIN,
     ),
     "gpus": Trait("GPUs (GresTypes=gpu)", lab=LabConfig(nodes=4, users=True, gpus=2)),
 }

@@ -58,7 +58,10 @@ def snapshot(
     queue: list[SlurmJob] = []
     for row in jobs:
         one = job(row, warnings)
-        queue.extend(_one_by_one(one, row.tasks) if row.tasks and row.partition == task_by_task else (one,))
+        if row.tasks and row.partition == task_by_task:
+            queue += (replace(one, id=f"{one.array_id}_{task}", task_count=1) for task in scalars.tasks(row.tasks))
+        else:
+            queue.append(one)
     _cross_check(known, queue, warnings)
     return Snapshot(
         taken_at=taken_at,
@@ -131,11 +134,6 @@ def _open(text: str, field: str, job: str, warnings: Warnings) -> tuple[str, ...
             raise InvalidInput(f"job {job}, {field}", error.what) from error
         warnings.add(f"unreadable {field}", f"job {job}: {error.what}")
         return ()
-
-
-def _one_by_one(job: SlurmJob, expression: str) -> Iterable[SlurmJob]:
-    for task in scalars.tasks(expression):
-        yield replace(job, id=f"{job.array_id}_{task}", task_count=1)
 
 
 def _cross_check(known: Mapping[str, Node], queue: Sequence[SlurmJob], warnings: Warnings) -> None:

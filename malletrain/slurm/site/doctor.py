@@ -175,7 +175,9 @@ def _munge(facts: SiteFacts) -> Finding:
     try:
         credential = munge.decode(munge.encode(b"malletrain-doctor", socket), socket)
     except WireError as error:
-        return Finding.error(f"munge does not work here: {error}", "start munged with the cluster's key")
+        own = facts.words.get("AuthType", "").endswith("/slurm")  # since 23.11
+        key = "one key on all nodes, MalleTrain's own: Slurm here has none" if own else "the cluster's key"
+        return Finding.error(f"munge does not work here: {error}", f"start munged with {key}")
     if credential.uid != os.getuid():
         return Finding.error("munge vouches for another user than this one", "check munged and user namespaces")
     return Finding.ok("munge works")

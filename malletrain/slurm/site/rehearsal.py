@@ -84,7 +84,7 @@ class Rehearsal:
         node = self._node = self._idle_node()
         as_owner = [] if self.uid == os.getuid() else ["runuser", "-u", user_name(self.uid), "--"]  # root may do more
         above = "see what is said of the harvest partition above, or give pilots the option that is asked for "
-        array = self._submit(self._pilot(), "a pilot", above + "(pilot.sbatch)", ERROR, as_owner)
+        array = self._submit(self._pilot(), "a pilot", above + "(pilot.sbatch)", ERROR, *as_owner)
         begun_s = self._start(f"{array}_0", node)
         yield Finding.ok(f"tried on {node}: a pilot began {begun_s:.1f} s after its release")
         alone_s = self._main_job(node, lambda: None, f"{array}_0")
@@ -114,9 +114,7 @@ class Rehearsal:
         options = [f"--{name}" + (f"={value}" if value else "") for name, value in request.lines("rehearsal")]
         return [*options, f"--time={_LIMIT_MIN}", "--wrap=exec srun --ntasks=1 sleep 600"]
 
-    def _submit(
-        self, options: Sequence[str], what: str, remedy: str, level: Level, runner: Sequence[str] = ()
-    ) -> int:
+    def _submit(self, options: Sequence[str], what: str, remedy: str, level: Level, *runner: str) -> int:
         answer = self.commands.run([*runner, "sbatch", "--parsable", "--output=/dev/null", *options])
         number = job_id(answer.output) or likely_job_id(answer.output)
         if not answer.ok or number is None:
