@@ -129,6 +129,15 @@ _TREE = {"topology.conf": "SwitchName=leaf0 Nodes=n[000-001]\nSwitchName=leaf1 N
          "SwitchName=top Switches=leaf[0-1]\n"}  # fmt: skip
 _BLOCK = {"topology.conf": "BlockName=b0 Nodes=n[000-001]\nBlockName=b1 Nodes=n[002-003]\nBlockSizes=2\n"}
 
+#: slurmctld of 24.11 and later does not start with a script that lacks one of these (burst_buffer.conf(5)).
+_BURST_BUFFER = "\n".join(
+    f"function slurm_bb_{name}() return slurm.SUCCESS, '' end"
+    for name in (
+        "job_process", "pools", "job_teardown", "setup", "data_in", "test_data_in", "real_size", "paths", "pre_run",
+        "post_run", "data_out", "test_data_out", "get_status",
+    )
+)  # fmt: skip
+
 #: Who is preempted, how and when.
 PREEMPTION = {
     "partition_prio": Trait("PreemptType=preempt/partition_prio, PreemptMode=REQUEUE"),
@@ -641,6 +650,17 @@ OTHERS = {
     "forgetful": Trait("MinJobAge=10", settings(MinJobAge="10"), "MinJobAge is 10 s", WARNING, "MinJobAge=300"),
     "over_time": Trait("OverTimeLimit=10", settings(OverTimeLimit="10"), "OverTimeLimit is 10 min", WARNING, "=0"),
     "licences": Trait("Licenses=fluent:4", settings(Licenses="fluent:4"), "licences (fluent:4)"),
+    "burst_buffers": Trait(
+        "BurstBufferType=burst_buffer/lua",
+        Change(
+            settings={"BurstBufferType": "burst_buffer/lua"},
+            files={"burst_buffer.conf": "", "burst_buffer.lua": _BURST_BUFFER},
+        ),
+        "burst buffers (burst_buffer/lua) are not supported",
+        WARNING,
+        "refused by name",
+        restart=True,
+    ),
     "features": Trait(
         "nodes of several Features", Change(nodes={"n000": {"Features": "a100,ib"}, "n001": {"Features": "ib"}})
     ),

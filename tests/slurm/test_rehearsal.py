@@ -1,4 +1,4 @@
-"""What Slurm does with a pilot is seen on real labs that differ in its effect alone, and nothing of it is left."""
+"""A pilot's life is played on a real lab, and nothing of it is left (tests/gauntlet plays it on other sites)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from malletrain.slurm.command import Commands
-from malletrain.slurm.site import rehearsal, site_facts
+from malletrain.slurm.site import site_facts
 from malletrain.slurm.site.rehearsal import Rehearsal
 from malletrain.slurm.site.site_facts import Finding, Harvest, Level
-from scripts.lab import Change, Lab
+from scripts.lab import Lab
 from tests.messages import says
 from tests.slurm.test_authority import accounted
 from tests.slurm.test_cli_site import ROOT, malletrain
@@ -25,23 +25,6 @@ from tests.waiting import wait_until
 __all__ = ["accounted"]
 
 pytestmark = pytest.mark.slurm
-
-#: Sites that differ in what becomes of a pilot that is in a main job's way alone: change, restart, what is said.
-FAULTS = {
-    "preempt/none": (
-        Change(settings={"PreemptType": "preempt/none", "PreemptMode": "OFF"},
-               partitions={"harvest": {"PreemptMode": "OFF", "GraceTime": "0"}}),
-        True, "none, PreemptMode=OFF",
-    ),
-    "mode off": (Change(partitions={"harvest": {"PreemptMode": "OFF"}}), False, "harvest: PreemptMode=OFF"),
-    "exempt": (Change(settings={"PreemptExemptTime": "00:10:00"}), False, "PreemptExemptTime=00:10:00"),
-    "suspended": (
-        Change(settings={"PreemptMode": "SUSPEND,GANG", "SelectTypeParameters": "CR_Core"},
-               partitions={"harvest": {"PreemptMode": "SUSPEND", "OverSubscribe": "FORCE:1"},
-                           "batch": {"OverSubscribe": "FORCE:1"}}),
-        True, "pilot is suspended",
-    ),
-}  # fmt: skip
 
 
 def play(lab: Lab) -> list[Finding]:
@@ -57,21 +40,6 @@ def test_a_sound_site_is_seen_to_preempt_and_to_give_back(any_lab: Lab) -> None:
     found = play(any_lab)
     assert [finding.level for finding in found] == [Level.OK] * 3, found
     assert left(any_lab) == ""
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_faults_of_preemption_are_seen_by_their_effect(
-    any_lab: Lab, fault: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    change, restart, said = FAULTS[fault]
-    monkeypatch.setattr(rehearsal, "PATIENCE_S", 40.0 if fault == "suspended" else 12.0)
-    with any_lab.changed(change, restart=restart):
-        began, fault_found = play(any_lab)
-        assert began.level is Level.OK
-        assert fault_found.level is Level.ERROR
-        assert fault_found.remedy
-        assert said in fault_found.what
-        assert left(any_lab) == ""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -176,11 +176,11 @@ class BatchRequest:
             ("mem", "0"),  # all of the node's
             ("open-mode", "append"),  # a recycled task writes the same file again
         ]
-        given = {name: value for name, value in wanted if value}
+        asked = {name: value for name, value in wanted if value}
         of_site = {name: value for name, _, value in (option[2:].partition("=") for option in self.pilot_options)}
         left_out = {option[2:].partition("=")[0] for option in PILOT_OPTIONS} - of_site.keys()
         mine = {name: value for name, value in fixed if name not in left_out}
-        return tuple((given | mine | {name: value for name, value in of_site.items() if name not in given}).items())
+        return tuple((asked | mine | {name: value for name, value in of_site.items() if name not in asked}).items())
 
     def _preamble(self, job: int | str, url: str, python: str, version: str, ca: str, mark: str) -> str:
         options = "\n".join(
