@@ -52,8 +52,8 @@ class Credential:
         Raises CredentialRejected: it was made for another purpose or another daemon."""
         if self.payload not in {statement(purpose, audience) for audience in audiences}:
             raise CredentialRejected(
-                "the MUNGE credential was made for another purpose or another daemon: "
-                "use the URL that the daemon itself is configured with"
+                "the MUNGE credential was made for another purpose or another daemon: use the daemon's own URL, "
+                + " or ".join(audiences)
             )
 
 

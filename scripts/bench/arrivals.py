@@ -99,10 +99,6 @@ def no_main_job(lab: Lab) -> bool:
     return not lab.run(["squeue", "-h", "-p", "batch"]).stdout.strip()
 
 
-def all_started(player: Player, jobs: list[MainJob]) -> bool:
-    return all(player.started(job) for job in jobs)
-
-
 def trial(
     number: int, label: str, jobs: list[MainJob], labs: Mapping[str, Lab], site: Site, options: argparse.Namespace
 ) -> list[Row]:
@@ -120,7 +116,8 @@ def trial(
         player.wait()
         player.answered()
         if all(job.kind is not Kind.IMMEDIATE for job in jobs):
-            labs[arm].wait_for(partial(all_started, player, jobs), PATIENCE_S, f"{label} to start")
+            for job in jobs:
+                labs[arm].wait_for(partial(player.started, job), PATIENCE_S, f"{label} to start")
     rows: list[Row] = []
     for job in jobs:
         at = {arm: player.started(job) for arm, player in players.items()}

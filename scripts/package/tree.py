@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HOME = Path("/opt/malletrain")
 
 #: Commands that the package puts on people's PATH.
-PROGRAMS = {"malletrain": "usr/bin", "mtbatch": "usr/bin", "malletraind": "usr/sbin"}
+PROGRAMS = {"malletrain": "usr/bin", "mtbatch": "usr/bin", "malletraind": "usr/bin"}
 
 #: Files of the administrator's, which an upgrade leaves as they are.
 CONFIGURATION = ("etc/malletrain/malletrain.toml",)
@@ -72,6 +72,8 @@ def stage(folder: Path, python: str, make_environment: MakeEnvironment) -> None:
             _copy(file, folder / "usr/share/malletrain/site-configs" / file.relative_to(configs))
     documents = folder / "usr/share/doc/malletrain"
     _compress(ROOT / "CHANGELOG.md", documents / "changelog.gz")
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        _copy(page, documents / page.relative_to(ROOT))
     _copy(ROOT / "LICENSE", documents / "copyright")
     for name, where in PROGRAMS.items():
         link = folder / where / name
