@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import sys
 import time
 from collections.abc import Iterator
@@ -21,12 +22,14 @@ from malletrain.cli.admin.site_setup import (
 )
 from malletrain.domain.errors import InvalidInput
 from malletrain.slurm.command import Commands
-from malletrain.slurm.site import doctor
+from malletrain.slurm.site import doctor, site_facts
+from malletrain.slurm.site.rehearsal import Rehearsal
 from malletrain.slurm.site.site_facts import Harvest, Level
 from scripts.lab import Lab, LabConfig, UsageError
 from tests.e2e.test_admin_install import MainQueue, cycles, wait_for_cycles
 from tests.messages import naming, says
 from tests.slurm.test_site_checks import site as configured
+from tests.slurm_fixtures import LabFactory
 
 
 @pytest.fixture
@@ -133,6 +136,32 @@ def test_the_printed_script_does_the_same(site: Lab) -> None:
     assert conf.read_text() == before
 
 
+@pytest.mark.slurm
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs plain users: run as root")
+@pytest.mark.parametrize("kind", ["partition_prio", "qos"])
+def test_a_site_that_preempts_already_keeps_its_own_preemption(
+    kind: str, release: str | None, lab_factory: LabFactory
+) -> None:
+    own = (("PreemptType", f"preempt/{kind}"), ("PreemptMode", "REQUEUE"))
+    lab = lab_factory(LabConfig(nodes=2, harvest=False, users=True, accounting=True, release=release, settings=own))
+    conf = lab.path / "slurm.conf"
+    before = conf.read_text()
+    listed = ["sacctmgr", "-n", "-P", "show", "qos", "format=name,preempt"]
+    lists = lab.run(listed).stdout
+    setup(lab, "--users", "alice", "--apply")
+    harvest, commands = Harvest("harvest", "harvest", "harvest"), Commands(lab.env)
+    found = doctor.examine(commands, harvest, time.time, user="malletrain")
+    assert [f for f in found if f.level is Level.ERROR] == []
+    uid = pwd.getpwnam("malletrain").pw_uid
+    played = Rehearsal(commands, site_facts.read(commands), harvest, ["-p", "batch"], uid=uid).findings()
+    assert [f.level for f in played] == [Level.OK] * 3
+    assert says(setup(lab, "--users", "alice", "--apply"), "nothing")
+
+    setup(lab, "--undo", "--apply")
+    assert conf.read_text() == before
+    assert lab.run(listed).stdout == lists
+
+
 CONF = """ClusterName=c
 PreemptMode=off
 PreemptType=preempt/none
@@ -175,6 +204,19 @@ def test_the_edit_of_slurm_conf_and_its_reverse() -> None:
     assert without_harvest(done) == CONF
 
 
+def test_preemption_of_a_sites_own_stays() -> None:
+    text = "PreemptType=preempt/qos\nPreemptMode=CANCEL\nPartitionName=a PreemptMode=CANCEL\n"
+    done = with_harvest(text, Wanted(), {"a"}, accounting=True, preempting=True)
+    assert [line.partition(" ")[0] for line in done.splitlines()] == [
+        "PreemptType=preempt/qos", "PreemptMode=CANCEL", "#", "PartitionName=harvest", "PartitionName=DEFAULT", "#",
+        "PartitionName=a",
+    ]  # fmt: skip
+    assert "PartitionName=DEFAULT DenyAccounts=harvest\n" in done
+    assert with_harvest(done, Wanted(), {"a", "harvest"}, accounting=True, preempting=True) == done
+    assert without_harvest(done) == text
+    assert "DEFAULT" not in with_harvest(text, Wanted(), {"a"}, accounting=False, preempting=True)
+
+
 def test_what_an_earlier_release_has_set_up_is_taken_back_and_set_up_anew() -> None:
     before, there = CONF.replace("Default=YES   #", "Default=YES #"), {"batch", "debug", "long", "harvest"}
     assert without_harvest(BY_AN_EARLIER_RELEASE) == before
@@ -208,7 +250,7 @@ def test_nodes_that_cost_something_when_idle_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("text", "partitions", "said"),
     [
-        ("PreemptType=preempt/qos\nPartitionName=batch\n", {"batch"}, "Slurm preempts already"),
+        ("PreemptType=preempt/qos\nPreemptMode=SUSPEND\nPartitionName=batch\n", {"batch"}, "Slurm preempts already"),
         ("PartitionName=batch PreemptMode=CANCEL\n", {"batch"}, "batch has PreemptMode=CANCEL"),
         ("PartitionName=batch \\\n  PreemptMode=OFF,GANG\n", {"batch"}, "batch has PreemptMode=OFF,GANG"),
         ("PartitionName=batch\n", {"batch", "gpu"}, "partition gpu"),

@@ -41,8 +41,8 @@ Example:
 def setup(users: str, conf: Path | None, undo: bool, for_real: bool, **names: str) -> None:
     """Prepare this site's Slurm; without --apply, only print how.
 
-    Run it on slurmctld's machine, and again after an upgrade. No main job is touched. A site where Slurm preempts
-    already is refused.
+    Run it on slurmctld's machine, and again after an upgrade. No main job is touched. Preemption that a site has
+    stays; one that suspends is refused.
     """
     commands = Commands(os.environ, _COMMAND_TIMEOUT_S)
     facts = site_facts.read(commands)
@@ -82,7 +82,12 @@ def _doing(wanted: Wanted, facts: SiteFacts, file: Path, known: Accounts) -> Ite
             yield "# The account of the pilots, who may use it, and its coordinator"
             yield from map(shlex.join, grants)
     old = _read(file)
-    new = site_setup.with_harvest(old, wanted, facts.partitions, facts.accounting)
+    # What an earlier call has set up is no preemption of the site's own.
+    preempting = facts.preempt_mode in ("REQUEUE", "CANCEL") and site_setup.OWN not in old
+    if facts.preempt_type.endswith("/qos") and (listings := site_setup.listings(wanted, facts.qos or {})):
+        yield "# Every other QOS preempts the pilots'"
+        yield from map(shlex.join, listings)
+    new = site_setup.with_harvest(old, wanted, facts.partitions, facts.accounting, preempting)
     if new != old:
         yield "# The harvest partition; main partitions neither preempt each other nor take the pilots' account"
         if site_setup.BEGIN not in old:
@@ -104,6 +109,7 @@ def _undoing(wanted: Wanted, facts: SiteFacts, file: Path, known: Accounts) -> I
     elif wanted.partition in facts.partitions:
         why = f"partition {wanted.partition} was not made by `malletrain setup`: remove it by hand"
         raise InvalidInput(str(file), why)
+    yield from map(shlex.join, site_setup.listings(wanted, facts.qos or {}, "-"))
     if facts.accounting and (takings := site_setup.takings(wanted, known)):
         yield "# Account and QOS of the pilots"
         yield from map(shlex.join, takings)

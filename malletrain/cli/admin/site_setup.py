@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 from malletrain.domain.errors import InvalidInput
 from malletrain.slurm.formats import hostlist
 from malletrain.slurm.site.power_saving import costly_nodes
-from malletrain.slurm.site.site_facts import SiteFacts
+from malletrain.slurm.site.site_facts import QosFacts, SiteFacts
 
 BEGIN, END = "# malletrain begin", "# malletrain end"
 
-#: What main partitions have that say nothing else. It stands before the first of them.
-_MAIN = "PartitionName=DEFAULT PreemptMode=OFF"
+#: How the block begins where preemption is set up by it.
+OWN = f"{BEGIN}\nPreemptType="
+
+#: What main partitions have that say nothing else follows it. It stands before the first of them.
+_MAIN = "PartitionName=DEFAULT"
 
 #: In front of each line of the site's own that counts no more.
 _REPLACED = "#malletrain# "
@@ -63,15 +66,19 @@ def without_costly_nodes(facts: SiteFacts) -> str:
     return hostlist.folded(every - costly)
 
 
-def with_harvest(text: str, wanted: Wanted, partitions: Collection[str], accounting: bool) -> str:
+def with_harvest(
+    text: str, wanted: Wanted, partitions: Collection[str], accounting: bool, preempting: bool = False
+) -> str:
     """slurm.conf with a harvest partition that every other one preempts, while main partitions do not preempt each
     other, and take no jobs of the pilots' account, which would run there free of charge; as it is where it has all
-    that. `partitions`: those that Slurm has now.
+    that. `partitions`: those that Slurm has now. `preempting`: Slurm preempts already, in a way that suits pilots,
+    which stays as it is.
 
     A partition that lists whom it admits goes by its list: the doctor says where this account is one of them. Raises
-    `InvalidInput`: Slurm preempts already, or partitions stand in another file or deny other accounts already."""
+    `InvalidInput`: Slurm preempts already in another way, or partitions stand in another file or deny other accounts.
+    """
     found = _BLOCK.search(text)
-    if found and _MAIN in found[0]:
+    if found and (_MAIN in found[0] or preempting):
         return text
     if wanted.partition in partitions and not found:
         raise InvalidInput(
@@ -79,22 +86,23 @@ def with_harvest(text: str, wanted: Wanted, partitions: Collection[str], account
         )
     account = wanted.account if accounting else ""
     text = without_harvest(text)  # an earlier release's
-    seen = set(_checked_partitions(text, account))
+    own = () if preempting else ("PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE")
+    seen = set(_checked_partitions(text, account, preempting))
     if elsewhere := sorted(set(partitions) - seen - {wanted.partition}):
         raise InvalidInput("slurm.conf", f"partition {', '.join(elsewhere)} is defined in an included file: {_GUIDE}")
-    for setting in _GLOBAL.finditer(text):
+    for setting in _GLOBAL.finditer(text) if own else ():
         if setting[1].lower() not in ("preempt/none", "off"):
             raise InvalidInput("slurm.conf", f"Slurm preempts already ({setting[0].strip()}): {_GUIDE}")
-    text = _GLOBAL.sub(lambda setting: _REPLACED + setting[0], text)
+    text = _GLOBAL.sub(lambda setting: _REPLACED + setting[0], text) if own else text
+    defaults = "".join([" PreemptMode=OFF" * bool(own), f" DenyAccounts={account}" if account else ""])
     block = (
         BEGIN,
-        "PreemptType=preempt/partition_prio",
-        "PreemptMode=REQUEUE",
+        *own,
         # Before the defaults: they are not for it.
         f"PartitionName={wanted.partition} Nodes={wanted.nodes} Default=NO State=UP MaxTime=01:00:00 PriorityTier=0 "
         "PriorityJobFactor=1 PreemptMode=REQUEUE GraceTime=10 OverSubscribe=EXCLUSIVE"
         + (f" AllowAccounts={account}" if account else ""),
-        _MAIN + (f" DenyAccounts={account}" if account else ""),
+        *([f"{_MAIN}{defaults}"] if defaults else []),
         END,
     )
     first = _PARTITION.search(text)
@@ -102,14 +110,14 @@ def with_harvest(text: str, wanted: Wanted, partitions: Collection[str], account
     return text[:at] + "\n".join(block) + "\n" + text[at:]
 
 
-def _checked_partitions(text: str, account: str) -> Iterator[str]:
+def _checked_partitions(text: str, account: str, preempting: bool) -> Iterator[str]:
     """The names of partitions, each with a record that may stay as it is. Raises `InvalidInput`: one may not."""
     for line in text.replace("\\\n", " ").splitlines():
         record = line.partition("#")[0]
         found, mode, denied = _PARTITION.match(record), _PREEMPT_MODE.search(record), _DENY.search(record)
         if not found:
             continue
-        if mode:
+        if mode and not preempting:
             raise InvalidInput("slurm.conf", f"{found[1]} has {mode[0]}: {_GUIDE}")
         if account and denied and account not in denied[1].split(","):
             raise InvalidInput("slurm.conf", f"{found[1]} has {denied[0]}: add {account} to it by hand")
@@ -127,6 +135,13 @@ def without_harvest(text: str) -> str:
     return re.sub(
         rf"^([^#\n]*?){denied}(?: PreemptMode=OFF)?( #.*)? # malletrain$", r"\1\2", text, flags=re.MULTILINE
     )
+
+
+def listings(wanted: Wanted, qos: Mapping[str, QosFacts], sign: str = "+") -> list[list[str]]:
+    """sacctmgr's command by which every other QOS preempts the pilots' (preempt/qos), or with "-" no longer does."""
+    others = (name for name, each in qos.items() if (wanted.qos in each.preempts) == (sign == "-"))
+    names = ",".join(name for name in others if name != wanted.qos)
+    return [["sacctmgr", "-i", "modify", "qos", names, "set", f"preempt{sign}={wanted.qos}"]] if names else []
 
 
 def grants(wanted: Wanted, known: Accounts) -> list[list[str]]:
