@@ -89,11 +89,6 @@ class DecisionCache:
             last = self._sized = (policy, problem, size_within_constraints(policy, problem, self.rows))
         return last[2]
 
-    def forget_all_but(self, live: Mapping[int, JobView]) -> None:
-        """Jobs that are over are not asked for again."""
-        for job_id in self.demands.keys() - live.keys():
-            del self.demands[job_id]
-
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
@@ -133,7 +128,8 @@ class Draft:
     def __post_init__(self) -> None:
         self.cache.look(self.snapshot)
         self.live = {j: v for j, v in self.situation.views.items() if not v.phase.is_over}
-        self.cache.forget_all_but(self.live)
+        for over in self.cache.demands.keys() - self.live.keys():
+            del self.cache.demands[over]
         self.held = frozenset(pilot.node for view in self.live.values() for pilot in view.active)
 
     @property

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -177,11 +177,6 @@ def max_explored_size(
     return max(factor * measured if measured else share * factor // MAX_EXPLORATION_FACTOR, least, current)
 
 
-def sizes_near(measured: Iterable[int], nodes: int) -> list[int]:
-    """Of the measured sizes those within `NEAR_FACTOR` of so many nodes; of 0 nodes, all."""
-    return [n for n in measured if not nodes or (nodes <= n * NEAR_FACTOR and n <= nodes * NEAR_FACTOR)]
-
-
 def probe_end_reason(probe: Probe, current: int, now: float, rules: ProbeRules) -> str:
     """Why an open probe is over; empty while it goes on."""
     if probe.windows >= rules.windows:
@@ -263,7 +258,8 @@ def _proposals(job: Candidate, market: Market, siblings: int, extra: int) -> tup
         return [], f"has had its {rules.each} probes of this hour"
     if job.profile is Profile.DOWNWARD:
         return _downward(job, market, tries)
-    near = sizes_near(known.windows, job.current)
+    now_on = job.current  # 0 nodes: all sizes count
+    near = [n for n in known.windows if not now_on or now_on / NEAR_FACTOR <= n <= now_on * NEAR_FACTOR]
     if len(near) >= ENOUGH_NEAR_SIZES:
         return [], f"known well enough: {len(near)} sizes are measured near {job.current or max(near)} nodes"
     # One size tells only the level, not that a job in another phase still scales as the others.

@@ -171,10 +171,6 @@ def _hook(node: ast.AST, _: frozenset[str]) -> bool:
     return called_name(node).startswith("register_") and "hook" in called_name(node)
 
 
-def _inner_gradient(node: ast.AST, _: frozenset[str]) -> bool:
-    return called_name(node) == "grad" and isinstance(node, ast.Call) and bool(node.args)
-
-
 def _keeps(node: ast.AST, _: frozenset[str]) -> bool:
     """A value that follows from its own last one, and is no plain count."""
     if called_name(node) in ("lerp_", "index_add_", "index_copy_", "extend", "appendleft"):
@@ -232,7 +228,7 @@ _OF_SIZE: tuple[_Rule, ...] = (
     ('a sum over samples, or a mean with a factor: the session takes means, or reduction="sum"', _own_sum),
     ("an own number of this worker's samples decides: s.agree() makes it everyone's", _item),
     ("a hook changes gradients before they are summed over workers: do it after backward()", _hook),
-    ("gradients of this worker's samples alone: see step.inner_loop()", _inner_gradient),
+    ("gradients of this worker's samples alone: see step.inner_loop()", _called("grad")),
     ("other data, which each worker reads by itself", _called("next")),
     ("random numbers, which depend on the worker: draw them in the data set's __getitem__", _called(*_DRAWS)),
 )

@@ -57,6 +57,14 @@ class Credential:
             )
 
 
+def user_id(name: str) -> int | None:
+    """The user's number; None where this machine has no such user."""
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except KeyError:
+        return None
+
+
 def user_name(uid: int) -> str:
     """The user's name, or the number where this machine has no such user."""
     try:

@@ -206,15 +206,15 @@ def test_the_edit_of_slurm_conf_and_its_reverse() -> None:
 
 def test_preemption_of_a_sites_own_stays() -> None:
     text = "PreemptType=preempt/qos\nPreemptMode=CANCEL\nPartitionName=a PreemptMode=CANCEL\n"
-    done = with_harvest(text, Wanted(), {"a"}, accounting=True, preempting=True)
+    done = with_harvest(text, Wanted(preempted=True), {"a"}, accounting=True)
     assert [line.partition(" ")[0] for line in done.splitlines()] == [
         "PreemptType=preempt/qos", "PreemptMode=CANCEL", "#", "PartitionName=harvest", "PartitionName=DEFAULT", "#",
         "PartitionName=a",
     ]  # fmt: skip
     assert "PartitionName=DEFAULT DenyAccounts=harvest\n" in done
-    assert with_harvest(done, Wanted(), {"a", "harvest"}, accounting=True, preempting=True) == done
+    assert with_harvest(done, Wanted(preempted=True), {"a", "harvest"}, accounting=True) == done
     assert without_harvest(done) == text
-    assert "DEFAULT" not in with_harvest(text, Wanted(), {"a"}, accounting=False, preempting=True)
+    assert "DEFAULT" not in with_harvest(text, Wanted(preempted=True), {"a"}, accounting=False)
 
 
 def test_what_an_earlier_release_has_set_up_is_taken_back_and_set_up_anew() -> None:

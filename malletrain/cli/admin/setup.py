@@ -2,7 +2,6 @@
 
 import difflib
 import os
-import pwd
 import shlex
 import subprocess
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from malletrain.domain.errors import InvalidInput
 from malletrain.slurm.command import Commands
 from malletrain.slurm.site import site_facts
 from malletrain.slurm.site.site_facts import SiteFacts
+from malletrain.wire.munge import user_id
 
 #: sacctmgr writes to a database, slurmctld may be busy (seconds).
 _COMMAND_TIMEOUT_S = 60.0
@@ -48,7 +48,8 @@ def setup(users: str, conf: Path | None, undo: bool, for_real: bool, **names: st
     facts = site_facts.read(commands)
     if names["nodes"] == "ALL":
         names["nodes"] = site_setup.without_costly_nodes(facts)
-    wanted = Wanted(**names, users=tuple(filter(None, users.split(","))))
+    people = tuple(filter(None, users.split(",")))
+    wanted = Wanted(**names, users=people, preempted=facts.preempt_mode in ("REQUEUE", "CANCEL"))
     if not (conf or facts.words.get("SLURM_CONF")):
         raise InvalidInput("slurm.conf", "`scontrol show config` does not say where it is: give --conf")
     file = conf or Path(facts.words["SLURM_CONF"])
@@ -68,13 +69,9 @@ def setup(users: str, conf: Path | None, undo: bool, for_real: bool, **names: st
 def _doing(wanted: Wanted, facts: SiteFacts, file: Path, known: Accounts) -> Iterator[str]:
     if facts.accounting:
         for user in (wanted.daemon_user, *wanted.users):
-            try:
-                pwd.getpwnam(user)
-            except KeyError:
-                why = (
-                    "create it first (site-configs/systemd/malletrain.sysusers): slurmctld looks up its uid only once"
-                )
-                raise InvalidInput(f"user {user}", f"does not exist on this machine: {why}") from None
+            if user_id(user) is None:
+                why = "create it first (site-configs/systemd/malletrain.sysusers): slurmctld looks it up only once"
+                raise InvalidInput(f"user {user}", f"does not exist on this machine: {why}")
         enforced = facts.words.get("AccountingStorageEnforce", "none") != "none"
         if why := site_setup.shut_out(wanted, known, enforced):
             raise InvalidInput("accounts", why)
@@ -82,14 +79,12 @@ def _doing(wanted: Wanted, facts: SiteFacts, file: Path, known: Accounts) -> Ite
             yield "# The account of the pilots, who may use it, and its coordinator"
             yield from map(shlex.join, grants)
     old = _read(file)
-    # What an earlier call has set up is no preemption of the site's own.
-    preempting = facts.preempt_mode in ("REQUEUE", "CANCEL") and site_setup.OWN not in old
     if facts.preempt_type.endswith("/qos") and (listings := site_setup.listings(wanted, facts.qos or {})):
         yield "# Every other QOS preempts the pilots'"
         yield from map(shlex.join, listings)
-    new = site_setup.with_harvest(old, wanted, facts.partitions, facts.accounting, preempting)
+    new = site_setup.with_harvest(old, wanted, facts.partitions, facts.accounting)
     if new != old:
-        yield "# The harvest partition; main partitions neither preempt each other nor take the pilots' account"
+        yield "# The harvest partition, which all others preempt; these take no jobs of the pilots' account"
         if site_setup.BEGIN not in old:
             yield shlex.join(["cp", "-p", str(file), f"{file}.before-malletrain"])
         yield from _edit(file, old, new)

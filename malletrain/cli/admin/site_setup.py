@@ -32,7 +32,8 @@ _GUIDE = "docs/how-to/admin-slurm.md says what to do by hand"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be set up. `nodes`: of the harvest partition, as Slurm writes them."""
+    """What is to be set up. `nodes`: of the harvest partition, as Slurm writes them. `preempted`: the site preempts
+    already, in a way that suits pilots, which stays as it is."""
 
     partition: str = "harvest"
     nodes: str = "ALL"
@@ -40,6 +41,7 @@ class Wanted:
     qos: str = "harvest"
     daemon_user: str = "malletrain"
     users: tuple[str, ...] = ()
+    preempted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +68,18 @@ def without_costly_nodes(facts: SiteFacts) -> str:
     return hostlist.folded(every - costly)
 
 
-def with_harvest(
-    text: str, wanted: Wanted, partitions: Collection[str], accounting: bool, preempting: bool = False
-) -> str:
+def with_harvest(text: str, wanted: Wanted, partitions: Collection[str], accounting: bool) -> str:
     """slurm.conf with a harvest partition that every other one preempts, while main partitions do not preempt each
     other, and take no jobs of the pilots' account, which would run there free of charge; as it is where it has all
-    that. `partitions`: those that Slurm has now. `preempting`: Slurm preempts already, in a way that suits pilots,
-    which stays as it is.
+    that. `partitions`: those that Slurm has now.
 
     A partition that lists whom it admits goes by its list: the doctor says where this account is one of them. Raises
     `InvalidInput`: Slurm preempts already in another way, or partitions stand in another file or deny other accounts.
     """
     found = _BLOCK.search(text)
-    if found and (_MAIN in found[0] or preempting):
+    keeps = wanted.preempted and OWN not in text
+    own = () if keeps else ("PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE")
+    if found and (_MAIN in found[0] or keeps):
         return text
     if wanted.partition in partitions and not found:
         raise InvalidInput(
@@ -86,8 +87,7 @@ def with_harvest(
         )
     account = wanted.account if accounting else ""
     text = without_harvest(text)  # an earlier release's
-    own = () if preempting else ("PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE")
-    seen = set(_checked_partitions(text, account, preempting))
+    seen = set(_checked_partitions(text, account, keeps))
     if elsewhere := sorted(set(partitions) - seen - {wanted.partition}):
         raise InvalidInput("slurm.conf", f"partition {', '.join(elsewhere)} is defined in an included file: {_GUIDE}")
     for setting in _GLOBAL.finditer(text) if own else ():
@@ -110,14 +110,14 @@ def with_harvest(
     return text[:at] + "\n".join(block) + "\n" + text[at:]
 
 
-def _checked_partitions(text: str, account: str, preempting: bool) -> Iterator[str]:
+def _checked_partitions(text: str, account: str, preempted: bool) -> Iterator[str]:
     """The names of partitions, each with a record that may stay as it is. Raises `InvalidInput`: one may not."""
     for line in text.replace("\\\n", " ").splitlines():
         record = line.partition("#")[0]
         found, mode, denied = _PARTITION.match(record), _PREEMPT_MODE.search(record), _DENY.search(record)
         if not found:
             continue
-        if mode and not preempting:
+        if mode and not preempted:
             raise InvalidInput("slurm.conf", f"{found[1]} has {mode[0]}: {_GUIDE}")
         if account and denied and account not in denied[1].split(","):
             raise InvalidInput("slurm.conf", f"{found[1]} has {denied[0]}: add {account} to it by hand")

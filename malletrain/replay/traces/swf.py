@@ -31,13 +31,9 @@ def looks_like_swf(line: str) -> bool:
     """Whether a line is an SWF header or a row of numbers wide enough for one job."""
     if line.lstrip().startswith(";"):
         return True
-    fields = line.split()
-    return len(fields) >= 5 and all(_is_number(field) for field in fields[:FIELDS])
-
-
-def _is_number(text: str) -> bool:
+    fields = line.split()[:FIELDS]
     try:
-        return math.isfinite(float(text))
+        return len(fields) >= 5 and all(math.isfinite(float(field)) for field in fields)
     except ValueError:
         return False
 

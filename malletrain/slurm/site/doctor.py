@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import shlex
 from collections import defaultdict
@@ -30,7 +29,7 @@ from malletrain.slurm.site.site_facts import (
 )
 from malletrain.wire import munge
 from malletrain.wire.errors import WireError
-from malletrain.wire.munge import user_name
+from malletrain.wire.munge import user_id, user_name
 
 #: Releases that the test-suite runs on, and the oldest whose outputs are read.
 OLDEST_RELEASE = (20, 11)
@@ -248,7 +247,7 @@ def _user_ids(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterato
         return
     answer = commands.ask(["scontrol", "-o", "show", "assoc_mgr", f"accounts={harvest.account}", "flags=assoc"])
     ids = {name: int(uid) for name, uid in sorted(_ASSOCIATION.findall(answer))}
-    here = {name: _user_id(name) for name in ids}
+    here = {name: user_id(name) for name in ids}
     unknown = [name for name, uid in ids.items() if uid == 4294967294]  # NO_VAL (slurm.h): it did not exist yet
     late, missing = ([name for name in unknown if (here[name] is None) is none] for none in (False, True))
     differing = ((name, uid, here[name]) for name, uid in ids.items() if name not in unknown)
@@ -266,13 +265,6 @@ def _user_ids(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterato
     ])  # fmt: skip
     if ids and not (late or other or missing):
         yield Finding.ok(f"slurmctld has the user ids of account {harvest.account}")
-
-
-def _user_id(name: str) -> int | None:
-    try:
-        return pwd.getpwnam(name).pw_uid
-    except KeyError:
-        return None
 
 
 def _privacy(commands: Commands, facts: SiteFacts, harvest: Harvest, me: str = "") -> Iterator[Finding]:

@@ -83,8 +83,8 @@ class Rehearsal:
     def _scenes(self) -> Iterator[Finding]:
         node = self._node = self._idle_node()
         as_owner = [] if self.uid == os.getuid() else ["runuser", "-u", user_name(self.uid), "--"]  # root may do more
-        above = "see what is said of the harvest partition above, or give pilots the option that is asked for "
-        array = self._submit(self._pilot(), "a pilot", above + "(pilot.sbatch)", ERROR, *as_owner)
+        remedy = "see the errors above, or give pilots the option that is asked for (pilot.sbatch)"
+        array = self._submit(self._pilot(), "a pilot", remedy, ERROR, *as_owner)
         begun_s = self._start(f"{array}_0", node)
         yield Finding.ok(f"tried on {node}: a pilot began {begun_s:.1f} s after its release")
         alone_s = self._main_job(node, lambda: None, f"{array}_0")
