@@ -151,10 +151,6 @@ def _endless_imagenet(number: int, i: int, costs: ResizeCosts, rng: np.random.Ge
     return training_job(number, f"{name}-{number}", IMAGENET[name], costs)
 
 
-def _endless_linear(number: int, i: int, costs: ResizeCosts, rng: np.random.Generator) -> TrainingJob:
-    return training_job(number, f"linear-{number}", Curve.linear(64), costs)
-
-
 def _pollux(number: int, i: int, costs: ResizeCosts, rng: np.random.Generator) -> TrainingJob:
     name = sorted(POLLUX)[i % len(POLLUX)]
     return training_job(
@@ -179,7 +175,7 @@ def _nas(number: int, i: int, costs: ResizeCosts, rng: np.random.Generator) -> T
 
 MIXES: Mapping[str, Callable[[int, int, ResizeCosts, np.random.Generator], TrainingJob]] = {
     "imagenet": _endless_imagenet,
-    "endless": _endless_linear,
+    "endless": lambda number, _i, costs, _rng: training_job(number, f"linear-{number}", Curve.linear(64), costs),
     "pollux": _pollux,
     "hpo": _hpo,
     "nas": _nas,

@@ -192,6 +192,8 @@ def test_every_fault_is_named_with_its_place() -> None:
         (b"#!/bin/bash\n#SBATCH -N 2-4\n#MALLETRAIN batch-min=2 batch-max=8 elastic=restart\n", "leave --batch-min"),
         (b"#!/bin/bash\n#SBATCH -N 2-4\n#MALLETRAIN --curve=1:a\n", "NODES:SAMPLES_PER_S"),
         (b"#!/bin/bash\n#SBATCH -N 2-4 -o 'a\\b'\n", "backslash"),
+        (b"#!/bin/bash\n#SBATCH -N 2-4 -C '[a|b]'\n", "name one feature"),
+        (b"#!/bin/bash\n#SBATCH -N 2-4 -C 'a*2'\n", "name one feature"),
     ],
 )
 def test_bad_scripts(script: bytes, said: str) -> None:

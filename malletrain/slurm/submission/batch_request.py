@@ -111,6 +111,8 @@ def _conflicts(asked: BatchRequest, texts: Mapping[str, OptionText], site: Addre
     return [
         (asked.partition != site.partition and site.partition, "partition",
          f"pilots run in partition {site.partition} only"),
+        (re.search(r"[\[*]", asked.constraint), "constraint", "each pilot finds its node alone: brackets and counts, "
+         "which are of all nodes together, mean nothing to it; name one feature, or a choice for each node, as a|b"),
         (outside, "sizes", f"{', '.join(map(str, outside))} is outside --nodes={least}-{most}"),
         (low and high and low > high, "batch-min", f"{low} is above --batch-max={high}"),
         ((low is None) != (high is None), "batch-min",
