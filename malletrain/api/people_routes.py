@@ -17,13 +17,13 @@ from fastapi.responses import JSONResponse
 from malletrain.api.auth import Auth
 from malletrain.api.rate_limits import ROW_BYTES, ApiLimits, TokenBuckets, TooManyRequests
 from malletrain.api.requests import LoopRequests
-from malletrain.api.roles import Conflict, Identity, NotFound, Roles, uids_of
+from malletrain.api.roles import Conflict, Identity, NotFound, Roles
 from malletrain.api.schemas import MAX_NUMBER, ArrayBody, BanBody, DrainBody, JobBody, SessionBody
 from malletrain.api.visibility import Visibility
-from malletrain.domain.errors import InvalidInput, Refused
+from malletrain.domain.errors import Refused
 from malletrain.loop.ports import Clock
 from malletrain.store.views import StoreViews
-from malletrain.wire.munge import user_name
+from malletrain.wire.munge import user_id, user_name
 from malletrain.wire.rows import EventRow, JobRow
 
 #: Seconds that a long poll may wait.
@@ -395,7 +395,7 @@ def _uid_of(user: str) -> int:
     Raises NotFound: there is none of that name."""
     if user.isdecimal() and user.isascii() and len(user) <= 10:
         return int(user)
-    try:
-        return min(uids_of([user], "user"))
-    except (InvalidInput, ValueError) as error:  # a name with a NUL
-        raise NotFound(f"this machine has no user {user!r}: give the number") from error
+    uid = user_id(user)
+    if uid is None:
+        raise NotFound(f"this machine has no user {user!r}: give the number")
+    return uid

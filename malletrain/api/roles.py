@@ -1,13 +1,12 @@
 """Who calls, and what a caller may do: all see the queue, owners steer their jobs, operators steer all."""
 
-import pwd
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from malletrain.api.visibility import Visibility
 from malletrain.domain.errors import InvalidInput, MalletrainError, Refused
-from malletrain.wire.munge import user_name
+from malletrain.wire.munge import user_id, user_name
 
 
 class NotFound(MalletrainError):
@@ -87,10 +86,7 @@ class Roles:
 def uids_of(users: Iterable[str], where: str) -> frozenset[int]:
     """The uids of user names; `where` names the setting that holds them.
     Raises InvalidInput: this machine does not know one."""
-    found = set()
-    for user in users:
-        try:
-            found.add(pwd.getpwnam(user).pw_uid)
-        except KeyError:
-            raise InvalidInput(where, f"this machine has no user {user!r}") from None
-    return frozenset(found)
+    found = {user: user_id(user) for user in users}
+    if unknown := [user for user, uid in found.items() if uid is None]:
+        raise InvalidInput(where, f"this machine has no user {unknown[0]!r}")
+    return frozenset(uid for uid in found.values() if uid is not None)

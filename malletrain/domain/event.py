@@ -494,6 +494,12 @@ class Event:
         """That of a class in `FACTS`, unless a newer release wrote the event."""
         return self.payload.kind
 
+    @property
+    def free_at(self) -> float:
+        """When a pilot that is held again, or has ended, had left its node: by Slurm, else by the look."""
+        left_at = self.payload.left_at if isinstance(self.payload, PilotHeld | PilotEnded) else None
+        return self.at if left_at is None else min(left_at, self.at)
+
 
 def utc(at: float) -> str:
     """Unix seconds as people write them, in UTC."""

@@ -143,7 +143,7 @@ class Ledger:
                 if before is None and event.pilot in record.pilots:  # a further node of a task, just started on
                     before = Pilot(event.pilot, record.job.id, PilotPhase.ENDED, event.at)
                 if before is not None:
-                    self._activity_changed(record, before, record.pilots[before.id], event.at)
+                    self._activity_changed(record, before, record.pilots[before.id], event.free_at)
                 if record.phase.is_over and not was_over:
                     self._remember(record)
             if isinstance(event.payload, TELLING_COSTS):

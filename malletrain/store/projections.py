@@ -286,7 +286,7 @@ def _open_stay(one: OneEvent) -> Row[Any] | None:
 
 def _close_stay(one: OneEvent, stay: Row[Any], state: str, preempted: bool) -> None:
     """End a stay, and count it into its days."""
-    ended_at, why = max(stay.started_at, one.event.at), stay.reason or one.event.reason
+    ended_at, why = max(stay.started_at, one.event.free_at), stay.reason or one.event.reason
     one.update("stay", _OPEN_STAY, ended_at=ended_at, state=state, preempted=int(preempted), reason=why)
     for day, seconds in days(stay.started_at, ended_at):
         one.use(day, "node_seconds", seconds)

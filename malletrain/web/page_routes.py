@@ -173,7 +173,10 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
             end = clock.now()
             nodes = pages.nodes() if sight.nodes else {}
             bins = STRIP_BINS if len(nodes) <= NODES_ONE_BY_ONE else GROUPED_BINS
-            axis = Axis(end - float(hours) * HOUR_S, end, bins)
+            since = end - float(hours) * HOUR_S
+            pool = history.pool(since)
+            # Nothing is known from before the journal's first look.
+            axis = Axis(max(since, min(pool[0].at, end - 60.0)) if pool else since, end, bins)
             stays = history.stays(axis.begin) if sight.nodes else ()
             most = len(nodes) if len(nodes) <= NODES_ONE_BY_ONE else STRIP_ROWS
             holes, strays = history.holes(axis.begin), pages.strays()
@@ -186,7 +189,7 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
                     [row.first, row.last, row.nodes, [[bins, list(cell.items())] for bins, cell in row.runs]]
                     for row in rows
                 ],
-                "pool": series.pool_series(history.pool(axis.begin), axis.begin, axis.end, PLOT_POINTS),
+                "pool": series.pool_series(pool, axis.begin, axis.end, PLOT_POINTS),
             }
 
         return await show(request, viewer, ("machine", hours), make)

@@ -61,7 +61,7 @@ def user_id(name: str) -> int | None:
     """The user's number; None where this machine has no such user."""
     try:
         return pwd.getpwnam(name).pw_uid
-    except KeyError:
+    except (KeyError, ValueError):  # a name with a NUL
         return None
 
 

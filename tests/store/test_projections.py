@@ -126,16 +126,18 @@ def test_a_refusal_of_slurms_is_the_jobs_reason_until_it_is_over(journal: Sqlite
     assert accepted.reason == ""
 
 
-def test_usage_is_split_at_midnight(journal: SqliteJournal) -> None:
+def test_usage_is_split_at_midnight_and_ends_when_slurm_had_the_node_back(journal: SqliteJournal) -> None:
     started, ended = NOON + DAY / 2 - 100, NOON + DAY / 2 + 250
-    journal.append(
-        [
-            job(),
-            tasks(7, 1),
-            event_of(started, "pilot_started", 1, "7_0", "n000", data={"started_at": started, "ends_at": ended}),
-            event_of(ended, "pilot_held", 1, "7_0"),
-        ]
-    )
+    events = [
+        job(),
+        tasks(7, 1),
+        event_of(started, "pilot_started", 1, "7_0", "n000", data={"started_at": started, "ends_at": ended}),
+        event_of(ended + 9, "pilot_held", 1, "7_0", data={"left_at": ended}),
+    ]
+    journal.append(events)
+    ledger = Ledger()
+    ledger.apply(events)
+    assert ledger.usage.by_job == {1: 350.0}
     with reader_engine(journal.path).begin() as connection:
         rows = connection.execute(select(t.usage).order_by(t.usage.c.day)).all()
         report = connection.exec_driver_sql("SELECT day, user, account, node_seconds, stays FROM usage_by_day").all()

@@ -10,6 +10,7 @@ import pytest
 
 from malletrain.api.http_server import SAFE_HEADERS
 from malletrain.api.roles import Roles
+from malletrain.domain.event import Event, PoolCounted
 from malletrain.web.sign_in import KEY_HEADER, LINK_LIFETIME_S
 from malletrain.wire.address import Address
 from malletrain.wire.daemon import client_at
@@ -251,3 +252,10 @@ def test_the_commands_client_makes_the_link(house: House) -> None:
     page, _, token = link.partition("#")
     assert page == f"{URL}/web/"
     assert house.sign_in.open_session(token) is not None
+
+
+def test_nothing_is_drawn_from_before_the_journal_began(house: House) -> None:
+    begun = house.clock.now() - 600.0
+    house.journal.append([Event(begun, PoolCounted(idle=1))])
+    with house.viewer(0) as http:
+        assert http.get("/web/data/machine").json()["begin"] == begun

@@ -125,15 +125,13 @@ class MainJobsMet:
             case kinds.PilotStarted(started_at=begun) if event.node:
                 self._left.pop(event.node, None)
                 self._started[event.node] = begun or event.at
-            case (
-                kinds.PilotHeld(preempted=preempted, left_at=left_at)
-                | kinds.PilotEnded(preempted=preempted, left_at=left_at)
-            ) if event.node and event.pilot:
+            case kinds.PilotHeld(preempted=preempted) | kinds.PilotEnded(preempted=preempted) if (
+                event.node and event.pilot
+            ):
                 since = self._started.pop(event.node, event.at - AFTER_S)
                 if preempted:
                     self._preempted_at = event.at
-                free_at = event.at if left_at is None else min(left_at, event.at)
-                self._left[event.node] = _Left(event.pilot, event.job, since, event.at, preempted, free_at)
+                self._left[event.node] = _Left(event.pilot, event.job, since, event.at, preempted, event.free_at)
             case kinds.MainJobMet(main_job=main_job):
                 if event.node:
                     self._left.pop(event.node, None)

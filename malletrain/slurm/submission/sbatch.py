@@ -38,9 +38,7 @@ _OF_ANOTHER_JOB = (
 PILOT_OPTIONS = ("--exclusive", "--mem=0", "--time=1")
 
 #: What else may stand there: nothing that says when, where, how long or as whom a pilot runs, or what it writes.
-SITE_OPTIONS = frozenset(
-    ("cpus-per-task", "exclusive", "hint", "mail-user", "mcs-label", "mem", "ntasks-per-node", "time", "wckey")
-)
+SITE_OPTIONS = ("cpus-per-task", "hint", "mail-user", "mcs-label", "mem", "ntasks-per-node", "wckey")
 
 #: Exit status of a pilot whose node lacks its Python.
 NO_PYTHON_STATUS = 119

@@ -23,7 +23,7 @@ from malletrain.domain.requirements import Requirements, has_features
 from malletrain.slurm.command import Commands
 from malletrain.slurm.formats import text
 from malletrain.slurm.site import held_task_limits
-from malletrain.slurm.submission.sbatch import SITE_OPTIONS, BatchRequest, Submission, default_tasks
+from malletrain.slurm.submission.sbatch import PILOT_OPTIONS, SITE_OPTIONS, BatchRequest, Submission, default_tasks
 from malletrain.wire.daemon import DaemonClient
 from malletrain.wire.daemon_url import with_trust
 from malletrain.wire.errors import WireError
@@ -138,7 +138,8 @@ def as_the_site_submits(daemon: DaemonClient, request: BatchRequest) -> BatchReq
     answer; `SubmissionRefused`: it asks for others than a site may."""
     wanted = daemon.site().get("sbatch")  # of an earlier release: none
     options = request.pilot_options if wanted is None else tuple(wanted.split())
-    if foreign := [option for option in options if option[2:].partition("=")[0] not in SITE_OPTIONS]:
+    added = [option for option in options if option not in PILOT_OPTIONS]
+    if foreign := [option for option in added if option[2:].partition("=")[0] not in SITE_OPTIONS]:
         raise SubmissionRefused(f"the daemon asks for {' '.join(foreign)} (pilot.sbatch): no site may set this")
     return replace(request, pilot_options=options)
 
