@@ -16,8 +16,9 @@ _HEAD = """# Slurm sites
 
 What `malletrain doctor` says of a site, and what `malletrain doctor --try` sees there. Each row is played on a real
 Slurm of each release that knows the trait: `scripts/test --nightly tests/gauntlet`; `scripts/test` plays a few a day.
-*Lives*: a pilot begins, main jobs take its node without the daemon's help and with it. *Refused*: `malletraind` does
-not start. This page is made from the table (`python -m tests.gauntlet.page --write`).
+Each lab has a munge socket of its own, and root as SlurmUser. *Lives*: a pilot begins, main jobs take its node
+without the daemon's help and with it. *Refused*: `malletraind` does not start. This page is made from the table
+(`python -m tests.gauntlet.page --write`).
 """
 
 _SECTIONS: Mapping[str, Mapping[str, Trait]] = {

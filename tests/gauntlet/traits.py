@@ -735,6 +735,16 @@ CLUSTERS = {
         tried=NOT_TRIED,
         lab=LabConfig(nodes=4, users=True, controller_only=True),
     ),
+    "second_cluster": Trait(
+        "a slurmdbd that serves another cluster, with accounts and QOS of the same names",
+        setup=(
+            sacctmgr("add cluster other"),
+            sacctmgr("add account harvest cluster=other"),
+            sacctmgr("add user alice account=harvest cluster=other"),
+            sacctmgr("modify account where name=harvest cluster=other set MaxJobs=0"),
+        ),
+        undo=(sacctmgr("delete cluster other"),),
+    ),
     "auth_slurm": Trait(
         "AuthType=auth/slurm, no munged",
         Change(settings={"AuthType": "auth/slurm", "CredType": "auth/slurm", "AuthInfo": None}),
