@@ -159,6 +159,7 @@ def test_a_site_that_preempts_already_keeps_its_own_preemption(
     assert says(setup(lab, "--users", "alice", "--apply"), "nothing")
 
     setup(lab, "--undo", "--apply")
+    (lab.path / "slurm.conf.before-malletrain").unlink()  # it would stay in a lab that others share
     assert conf.read_text() == before
     assert lab.run(listed).stdout == lists
 
