@@ -25,7 +25,16 @@ from malletrain.slurm.site.rehearsal import Rehearsal
 from malletrain.slurm.site.site_facts import Finding, Harvest, Level
 from malletrain.slurm.submission.sbatch import PILOT_OPTIONS
 from scripts.lab import Change, Lab
-from tests.gauntlet.traits import HARVESTED, MAIN_REFUSED, NOT_PLAYED, NOT_TRIED, TRAITS, Trait
+from tests.gauntlet.traits import (
+    HARVESTED,
+    MAIN_REFUSED,
+    NOT_PLAYED,
+    NOT_PREEMPTED,
+    NOT_TRIED,
+    SUSPENDED,
+    TRAITS,
+    Trait,
+)
 from tests.slurm.test_authority import HARVEST
 from tests.slurm_fixtures import LabFactory
 
@@ -112,6 +121,7 @@ def test_a_trait_of_sites(
     usual = {finding.what for finding in examine(Commands(lab.env), harvest)} if is_changed else set()
     monkeypatch.setattr(rehearsal, "PATIENCE_S", 60.0 if trait.tried == HARVESTED else 15.0)
     with own_key(lab) if trait.key else nullcontext(), having(lab, trait, tmp_path) as commands:
+        assert not [what for what in usual if trait.says and trait.says in what], "not where all is well"
         new = [f for f in examine(commands, harvest) if f.what not in usual]
         expected = [f for f in new if trait.says and trait.says in f.what]
         if is_changed:
@@ -139,4 +149,7 @@ def test_a_trait_of_sites(
             assert trait.tried in last.what
             assert last.level is (Level.WARNING if trait.tried in (NOT_TRIED, MAIN_REFUSED) else Level.ERROR)
             assert last.remedy
+            assert trait.names in last.what
+            if trait.tried in (NOT_PREEMPTED, SUSPENDED):
+                assert [f.level for f in found] == [Level.OK, Level.ERROR], "a pilot had begun"
         assert "malletrain-try" not in lab.run(["squeue", "-h", "-t", "PD,R,CG,S", "-o", "%j"]).stdout

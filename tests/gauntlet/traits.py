@@ -45,11 +45,12 @@ class Trait:
     """What a site has, and what is expected there.
 
     `says` are words of the finding of `doctor` that a sound site does not have ("" for none), with its level and a
-    part of its remedy; `tried`, of the last one of `doctor --try`. `refused`: the daemon does not start. `setup` are
-    commands before the change, `then` after it, `undo` at the end (reservations and states of nodes need none);
-    `{cluster}` is the cluster's name. `programs` come first in PATH, `{real}` is the program that each stands before.
-    `pilot`: what the site's malletrain.toml adds to pilot.sbatch; `main`: options of `doctor --main`. `since`: the
-    first of Slurm's releases that knows it; `lab`: on which it is played; `key`: slurm.key is needed (auth/slurm).
+    part of its remedy; `tried`, of the last one of `doctor --try`, which `names` a setting that explains it.
+    `refused`: the daemon does not start. `setup` are commands before the change, `then` after it, `undo` at the end
+    (reservations and states of nodes need none); `{cluster}` is the cluster's name. `programs` come first in PATH,
+    `{real}` is the program that each stands before. `pilot`: what the site's malletrain.toml adds to pilot.sbatch;
+    `main`: options of `doctor --main`. `since`: the first of Slurm's releases that knows it; `lab`: on which it is
+    played; `key`: slurm.key is needed (auth/slurm).
     """
 
     site: str
@@ -58,6 +59,7 @@ class Trait:
     level: Level = OK
     remedy: str = ""
     tried: str = HARVESTED
+    names: str = ""
     refused: bool = False
     restart: bool = False
     setup: tuple[str, ...] = ()
@@ -163,6 +165,7 @@ PREEMPTION = {
         ERROR,
         "PreemptMode=REQUEUE",
         SUSPENDED,
+        "harvest: PreemptMode=SUSPEND",
         refused=True,
         restart=True,
     ),
@@ -173,6 +176,7 @@ PREEMPTION = {
         ERROR,
         "PreemptMode=REQUEUE",
         NOT_PREEMPTED,
+        "harvest: PreemptMode=OFF",
         refused=True,
     ),
     "no_preemption": Trait(
@@ -185,6 +189,7 @@ PREEMPTION = {
         ERROR,
         "PreemptType=preempt/partition_prio",
         NOT_PREEMPTED,
+        "none, PreemptMode=OFF",
         refused=True,
         restart=True,
     ),
@@ -244,6 +249,7 @@ PREEMPTION = {
         ERROR,
         "PreemptExemptTime=0",
         NOT_PREEMPTED,
+        "PreemptExemptTime=00:10:00",
         refused=True,
     ),
     "exempt_time_of_qos": Trait(

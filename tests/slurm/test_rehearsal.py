@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from malletrain.slurm.command import Commands
-from malletrain.slurm.site import site_facts
+from malletrain.slurm.site import rehearsal, site_facts
 from malletrain.slurm.site.rehearsal import Rehearsal
 from malletrain.slurm.site.site_facts import Finding, Harvest, Level
 from scripts.lab import Lab
@@ -36,10 +36,10 @@ def left(lab: Lab) -> str:
     return lab.run(["squeue", "-h", "-r", "-t", "PD,R,CG,S", "-o", "%i %j %T"]).stdout
 
 
-def test_a_sound_site_is_seen_to_preempt_and_to_give_back(any_lab: Lab) -> None:
+def test_a_sound_site_is_seen_to_preempt_and_to_give_back(any_lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearsal, "QUICK_S", 60.0)  # a busy machine is slow
     found = play(any_lab)
-    assert len(found) == 3, found
-    assert not [f for f in found if f.level is Level.ERROR], found  # a busy machine is slow, and it says so
+    assert [finding.level for finding in found] == [Level.OK] * 3, found
     assert left(any_lab) == ""
 
 
